@@ -97,7 +97,13 @@ impl SimFile {
     /// and the duration of transfers.
     #[must_use]
     pub fn allocated(geometry: FlashGeometry, seed: u64) -> Self {
-        Self::with_bytes(CachedBytes::zeroed(FileZones::new(geometry).file_bytes()), seed)
+        Self::zeroed(FileZones::new(geometry).file_bytes(), seed)
+    }
+
+    /// Creates a file of this many zeros.
+    #[must_use]
+    pub fn zeroed(length: u64, seed: u64) -> Self {
+        Self::with_bytes(CachedBytes::zeroed(length), seed)
     }
 
     fn with_bytes(bytes: CachedBytes, seed: u64) -> Self {

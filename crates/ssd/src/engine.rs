@@ -17,6 +17,7 @@ mod recovery;
 mod schedule;
 mod throttle;
 pub mod trace;
+pub mod upgrade;
 mod validate;
 
 use crate::command::{FrontEndId, NamespaceId, Sequence, SsdCommand, SsdCompletion, SubmitError};

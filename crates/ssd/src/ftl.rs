@@ -21,6 +21,7 @@ pub(crate) mod recovering;
 mod removal_marks;
 pub(crate) mod sanitize_mark;
 mod space_reserve;
+mod version_1_blocks;
 mod victim_pages;
 mod write;
 
@@ -41,7 +42,7 @@ use crate::log::page_proof::PageProof;
 use crate::log::page_reads::{EndedRead, ReadWaiter};
 use crate::log::prefix::Prefix;
 use crate::log::record::{RecordAddress, RecordHeader};
-use crate::media::geometry::{BlockId, FlashGeometry, PAGE_DATA_BYTES, PageAddress};
+use crate::media::geometry::{FlashGeometry, PAGE_DATA_BYTES, PageAddress};
 use crate::media::{Media, MediaError, MediumVersion};
 use crate::namespace::attachment::NamespaceAttachment;
 use catalog::Catalog;
@@ -219,11 +220,6 @@ impl<M: Media> Ftl<M> {
         self.last_removal() <= self.durable() && !self.doubts().is_in_doubt(namespace)
     }
 
-    /// Returns the order below which blocks were written by version 1.
-    pub(crate) fn version_1_below(&self) -> u64 {
-        self.version_1_below
-    }
-
     /// Returns the number of ends of epochs in commit records.
     pub(crate) fn epoch_ends(&self) -> usize {
         self.flash.records().epoch_ends()
@@ -232,11 +228,6 @@ impl<M: Media> Ftl<M> {
     /// Returns what pages are checked by when they are read.
     pub(crate) fn proof(&self) -> PageProof {
         self.flash.proof()
-    }
-
-    /// Returns true if the block was written by version 1 and not used again since.
-    pub(crate) fn is_version_1(&self, block: BlockId) -> bool {
-        self.blocks().get(block).order < self.version_1_below
     }
 
     /// Returns true if a checkpoint would let the collector go on, and forgets it.

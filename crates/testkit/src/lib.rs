@@ -1,7 +1,7 @@
 //! Fixtures that the tests of several crates share: an NVMe machine with faults, a fake subsystem, one suite of device
-//! behaviour, a compiler of C programs.
+//! behaviour, a compiler of C programs, a writer of flash files of version 1.
 //!
-//! Only `[dev-dependencies]` name this crate. It depends on `io` and below; tests of `nvme` use it too, because a
+//! Only `[dev-dependencies]` name this crate. It depends on `io`, `ssd` and below; tests of `nvme` use it too, because a
 //! dev-dependency may point upwards to fixtures.
 #![cfg(not(loom))]
 #![forbid(unsafe_code)]
@@ -11,3 +11,4 @@ pub mod c_program;
 pub mod device_behaviour;
 pub mod fake_subsystem;
 pub mod nvme_machine;
+pub mod version1_file;

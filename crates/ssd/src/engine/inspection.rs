@@ -9,7 +9,7 @@ mod compare;
 mod doubtful;
 #[cfg(test)]
 mod tests;
-mod verify;
+pub(super) mod verify;
 
 use crate::config::DeviceConfig;
 use crate::config::LossDigest;

@@ -56,6 +56,8 @@ pub(super) struct GarbageCollector {
     pub(super) wants_checkpoint: bool,
     /// Free blocks that a waiter needs beyond the usual number.
     requested_blocks: usize,
+    /// True while blocks of version 1 are collected whatever they hold.
+    pub(super) rewrites_version_1: bool,
     pub(super) pages: VictimPages,
 }
 
@@ -67,6 +69,7 @@ impl GarbageCollector {
             evacuated: VecDeque::new(),
             wants_checkpoint: false,
             requested_blocks: 0,
+            rewrites_version_1: false,
             pages: VictimPages::default(),
         }
     }
@@ -154,6 +157,11 @@ impl<M: Media> Ftl<M> {
     }
 
     fn next_victim(&mut self) -> Option<BlockId> {
+        if self.collector.rewrites_version_1
+            && let Some(block) = self.next_version_1_victim()
+        {
+            return Some(block);
+        }
         let in_sight = self.expected_free_blocks();
         let high = self.space.low_blocks()
             + self.checkpoint_reserve()

@@ -192,6 +192,13 @@ impl<M: Media> RecoveringFtl<M> {
         self.ftl.flash.set_version_1_below(order);
     }
 
+    /// Takes a free block for a checkpoint that is written past the medium, and returns it with its order.
+    pub(crate) fn take_checkpoint_block(&mut self) -> Option<(BlockId, u64)> {
+        let blocks = self.ftl.flash.blocks_mut();
+        let block = blocks.open_unerased()?;
+        Some((block, blocks.get(block).order))
+    }
+
     /// Sets what is in doubt.
     pub(crate) fn set_doubts(&mut self, doubts: Doubts) {
         *self.ftl.catalog.doubts_mut() = doubts;

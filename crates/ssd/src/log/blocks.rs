@@ -341,6 +341,23 @@ impl BlockTable {
         oldest.into_iter().chain(freed).min().unwrap_or(Sequence(u64::MAX))
     }
 
+    /// Returns the blocks of the log with an order below this one that hold records, the oldest one first.
+    pub fn log_blocks_below(&self, order: u64) -> impl Iterator<Item = (BlockId, &BlockEntry)> + '_ {
+        self.by_order.range(..order).map(|(_, block)| (*block, self.get(*block)))
+    }
+
+    /// Opens a block that waits for an erase, for a checkpoint that is written past the medium.
+    ///
+    /// # Panics
+    /// Blocks were erased and wait to be opened.
+    pub fn open_unerased(&mut self) -> Option<BlockId> {
+        let block = self.take_dirty()?;
+        self.complete_erase(block);
+        let opened = self.open(Sequence(0), true);
+        assert_eq!(opened, Some(block), "another block was erased before");
+        opened
+    }
+
     /// Applies `change` to every block that a record of `units` at `address` lies in. Returns the sum of the bytes
     /// changed.
     fn change_blocks_of(

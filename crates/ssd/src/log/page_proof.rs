@@ -34,11 +34,11 @@ impl PageProof {
     /// Returns true if the bytes are those of the page, in the life of its block with this order.
     pub(crate) fn holds(&self, bytes: &[u8], page: PageAddress, order: u64) -> bool {
         match self.traits.version {
-            // Version 1 has no such proof: its records are checked one by one.
-            MediumVersion::One => true,
-            MediumVersion::Two if order < self.version_1_below => {
+            _ if order < self.version_1_below => {
                 page_version1::PageSpare::decode(bytes, page.page).is_some_and(|spare| spare.order == order)
             }
+            // Version 1 has no such proof: its records are checked one by one.
+            MediumVersion::One => true,
             MediumVersion::Two => PageSpare::of_intact(bytes, page, self.traits.checksum_seed)
                 .is_some_and(|spare| spare.order == order),
         }

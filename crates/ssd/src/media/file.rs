@@ -20,6 +20,7 @@ mod superblock_choice;
 #[cfg(test)]
 mod tests;
 mod transfers;
+mod upgrade;
 mod version1;
 mod zero_fill;
 pub mod zones;
@@ -43,10 +44,12 @@ use layout::FlashLayout;
 use space_wait::SpaceWait;
 pub use startup::{OpenAccess, write_new_file};
 use std::collections::VecDeque;
+use std::fs::File;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 pub use superblock::{BadSuperblock, FeatureBits, SuperblockFault};
 use transfers::{FlashTransfer, FlashTransfers, FlushRequests, transfer_error};
+pub(crate) use upgrade::{FileUpgrade, clear_version_1};
 use version1::Version1Pages;
 use zero_fill::{ZeroFill, ZeroTransfer};
 
@@ -92,6 +95,7 @@ pub struct FileMedia<R = HostRing> {
     write_pointer_known: Vec<bool>,
     /// The state of the pages of a file of version 1.
     version1: Option<Version1Pages>,
+    features: FeatureBits,
     bad_superblocks: Vec<BadSuperblock>,
     zero_fill: ZeroFill,
     zero_fill_mode: ZeroFillMode,
@@ -129,6 +133,14 @@ impl FileMedia {
     pub fn mode(&self) -> FileMode {
         self.ring.mode
     }
+
+    /// Returns another handle to the file, for blocking access through the page cache. It shares the lock.
+    ///
+    /// # Errors
+    /// The process has no free descriptor.
+    pub fn startup_file(&self) -> std::io::Result<File> {
+        self.ring.lock.try_clone()
+    }
 }
 
 impl<R: TransferRing> FileMedia<R> {
@@ -155,6 +167,12 @@ impl<R: TransferRing> FileMedia<R> {
     #[must_use]
     pub fn version_1_session(&self) -> Option<u64> {
         self.version1.as_ref().map(Version1Pages::session)
+    }
+
+    /// Returns true if the file was upgraded and may hold blocks of version 1.
+    #[must_use]
+    pub fn holds_version_1(&self) -> bool {
+        self.features.incompatible & FeatureBits::HOLDS_VERSION_1 != 0
     }
 
     fn version(&self) -> MediumVersion {

@@ -11,7 +11,7 @@ use crate::ftl::{Ftl, RecordPart, RecordPieces, StallReason};
 use crate::index::{IndexEntry, KeyHash, RecordIndex};
 use crate::log::record::{FLAG_CLEAR, FLAG_TOMBSTONE, UNIT_BYTES};
 use crate::media::unreadable::PageNeed;
-use crate::media::{Media, MediaError, PageAddress};
+use crate::media::{Media, MediaError, MediumVersion, PageAddress};
 use headwater_host::clock::Nanos;
 use std::collections::BTreeSet;
 
@@ -32,7 +32,7 @@ enum RecordVerdict {
 }
 
 /// Reads and checks every record that the index names. Adds the pages of them that do not prove themselves.
-pub(super) fn verify<M: Media>(
+pub(in crate::engine) fn verify<M: Media>(
     ftl: &mut RecoveringFtl<M>,
     found: &mut MediumInspection,
     damaged_pages: &mut BTreeSet<PageAddress>,
@@ -136,6 +136,9 @@ fn check_record<M: Media>(
     if !ftl.is_intact(entry, &header)? {
         return Ok(RecordVerdict::Fault(RecordFault::Damaged));
     }
+    if !is_proven(ftl, entry) {
+        return Ok(RecordVerdict::Fault(RecordFault::Damaged));
+    }
     let gone = header.flags & (FLAG_TOMBSTONE | FLAG_CLEAR) != 0;
     if gone || header.namespace != entry.namespace || ftl.index_key(entry, &header)? != hash {
         return Ok(RecordVerdict::Fault(RecordFault::OtherKey));
@@ -146,5 +149,19 @@ fn check_record<M: Media>(
         RecordVerdict::Expired
     } else {
         RecordVerdict::Intact { value_bytes: header.value_bytes }
+    })
+}
+
+/// Returns true if each page of a record that is in device DRAM is proven. Pages enter it only with the proof that held at
+/// that time, so this matters where it became stricter: in an upgrade.
+fn is_proven<M: Media>(ftl: &Ftl<M>, entry: IndexEntry) -> bool {
+    if ftl.media().traits().version != MediumVersion::One {
+        return true;
+    }
+    let proof = ftl.proof();
+    let mut pieces = RecordPieces::new(ftl, entry.address, 0, entry.units as usize * UNIT_BYTES);
+    std::iter::from_fn(|| pieces.next_span()).all(|(page, ..)| {
+        let order = ftl.blocks().get(page.block).order;
+        ftl.page(page).is_none_or(|bytes| proof.holds(bytes, page, order))
     })
 }

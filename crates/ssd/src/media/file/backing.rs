@@ -106,7 +106,7 @@ pub struct HostRing {
     pub(super) ring: FileRing,
     pub(super) mode: FileMode,
     /// The open file that holds the lock.
-    pub(super) _lock: File,
+    pub(super) lock: File,
 }
 
 impl TransferRing for HostRing {

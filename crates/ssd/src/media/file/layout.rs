@@ -66,6 +66,18 @@ impl FlashLayout {
         Self { geometry, uuid, cells, slots_offset, file_bytes }
     }
 
+    /// Returns the layout of an upgraded file, whose slots stay where they are: as many front cells as fit, up to these.
+    pub(super) fn of_upgraded(
+        geometry: FlashGeometry,
+        uuid: [u8; 16],
+        (front_max, tail): (u16, u16),
+        slots_offset: u64,
+    ) -> Self {
+        let fit = slots_offset.saturating_sub(FRONT_CELLS_OFFSET) / PIECE;
+        let front = u16::try_from(fit).unwrap_or(u16::MAX).min(front_max);
+        Self::of_version_2(geometry, uuid, (front, tail), slots_offset)
+    }
+
     /// Returns true if nothing in front of the slots overlaps them, and they begin where a piece could.
     pub(super) fn has_room_for_front_cells(&self) -> bool {
         self.slots_offset.is_multiple_of(PIECE)

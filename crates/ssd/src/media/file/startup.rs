@@ -11,6 +11,7 @@ use super::space_wait::SpaceWait;
 use super::superblock::{BadSuperblock, FeatureBits, Superblock, SuperblockFault, VERSION, version_of};
 use super::superblock_choice::{ChosenSuperblock, PieceReader, UndecidedSuperblock};
 use super::transfers::{FlashTransfers, FlushRequests};
+use super::upgrade;
 use super::version1::{self, Version1Fault, Version1Pages};
 use super::zero_fill::REGION_BYTES;
 use super::zero_fill::ZeroFill;
@@ -48,6 +49,7 @@ pub enum OpenAccess {
 pub(super) struct CheckedFile {
     pub(super) layout: FlashLayout,
     pub(super) version1: Option<Version1Pages>,
+    pub(super) features: FeatureBits,
     pub(super) bad_superblocks: Vec<BadSuperblock>,
 }
 
@@ -103,7 +105,7 @@ impl FileMedia {
         };
         let (file, mode) = opened.map_err(system(&path, "open"))?;
         let ring = FileRing::open(file, RING_ENTRIES, options.uring)?;
-        let ring = HostRing { ring, mode, _lock: lock };
+        let ring = HostRing { ring, mode, lock };
         Ok(Self::from_checked(path, checked, ring, access, options.zero_fill_mode))
     }
 }
@@ -127,7 +129,7 @@ impl<R: TransferRing> FileMedia<R> {
 
     fn from_checked(
         path: PathBuf,
-        CheckedFile { layout, version1, bad_superblocks }: CheckedFile,
+        CheckedFile { layout, version1, features, bad_superblocks }: CheckedFile,
         ring: R,
         access: OpenAccess,
         zero_fill_mode: ZeroFillMode,
@@ -145,6 +147,7 @@ impl<R: TransferRing> FileMedia<R> {
             },
             write_pointer_known: vec![access == OpenAccess::New; geometry.blocks as usize],
             version1,
+            features,
             bad_superblocks,
             zero_fill_mode,
             programs: PageBatches::default(),
@@ -163,7 +166,10 @@ impl<R: TransferRing> FileMedia<R> {
     }
 }
 
-fn system<'p>(path: &'p Path, doing: &'static str) -> impl FnOnce(io::Error) -> FileMediaError + use<'p> {
+pub(super) fn system<'p>(
+    path: &'p Path,
+    doing: &'static str,
+) -> impl FnOnce(io::Error) -> FileMediaError + use<'p> {
     move |source| FileMediaError::System { path: path.to_owned(), doing, source }
 }
 
@@ -223,12 +229,12 @@ fn write_structures(file: &impl StartupFile, layout: &FlashLayout) -> io::Result
     file.sync()
 }
 
-fn write_zeros(file: &impl StartupFile, start: u64, end: u64) -> io::Result<()> {
+pub(super) fn write_zeros(file: &impl StartupFile, start: u64, end: u64) -> io::Result<()> {
     let zeros = [0; PIECE_BYTES];
     (start..end).step_by(PIECE_BYTES).try_for_each(|at| file.write_at(&zeros, at))
 }
 
-fn write_superblocks(
+pub(super) fn write_superblocks(
     file: &impl StartupFile,
     superblock: &Superblock,
     copies: impl IntoIterator<Item = u8>,
@@ -256,7 +262,8 @@ pub(super) fn check_file(
         && let Some(old) = check_other_version(path, file, &mut pieces, (&first, found_bytes))?
     {
         let layout = old.flash_layout();
-        return Ok(CheckedFile { layout, version1: Some(old), bad_superblocks: Vec::new() });
+        let features = FeatureBits::default();
+        return Ok(CheckedFile { layout, version1: Some(old), features, bad_superblocks: Vec::new() });
     }
     let ChosenSuperblock { superblock, bad } = pieces.choose().map_err(|undecided| {
         let UndecidedSuperblock { bad, guess } = undecided;
@@ -273,11 +280,15 @@ pub(super) fn check_file(
     }
     check_features(path, superblock.features, access)?;
     if access != OpenAccess::ReadOnly && !bad.is_empty() {
+        if upgrade::is_unfinished(&superblock, &mut pieces) {
+            upgrade::finish(file, &superblock, &[]).map_err(system(path, "finish the upgrade of"))?;
+        }
         write_superblocks(file, &superblock, bad.iter().map(|bad| bad.copy))
             .and_then(|()| file.sync())
             .map_err(system(path, "write copies of the superblock again in"))?;
     }
-    Ok(CheckedFile { layout: superblock.layout, version1: None, bad_superblocks: bad })
+    let Superblock { layout, features, .. } = superblock;
+    Ok(CheckedFile { layout, version1: None, features, bad_superblocks: bad })
 }
 
 /// Returns true if a place holds nothing that was ever a superblock.

@@ -17,7 +17,7 @@ pub(super) const VERSION: u32 = 2;
 pub(super) const MAGIC: [u8; 8] = *b"HWFLASH\0";
 
 /// Cells on one side of a file: at least as many as fit in front of the slots of an upgraded file.
-const CELLS: std::ops::RangeInclusive<u32> = 3..=1_024;
+pub(super) const CELLS: std::ops::RangeInclusive<u32> = 3..=1_024;
 
 /// A copy of the superblock.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -77,8 +77,10 @@ pub struct FeatureBits {
 }
 
 impl FeatureBits {
+    /// Incompatible: the file was upgraded, and may hold blocks of version 1.
+    pub const HOLDS_VERSION_1: u64 = 1 << 5;
     /// The features that this program knows.
-    pub const KNOWN: Self = Self { incompatible: 0, read_compatible: 0, compatible: 0 };
+    pub const KNOWN: Self = Self { incompatible: Self::HOLDS_VERSION_1, read_compatible: 0, compatible: 0 };
 }
 
 /// The fault of one copy of the superblock.
@@ -184,6 +186,33 @@ impl Superblock {
         };
         let bytes: [u8; PIECE_BYTES] = zerocopy::transmute!(found);
         Self { bytes: Box::new(bytes), layout, features: FeatureBits::default(), revision: 1 }
+    }
+
+    /// Makes the first superblock of a file that was upgraded in this session of version 1.
+    pub(super) fn upgraded(layout: FlashLayout, session: u64) -> Self {
+        let new = Self::new(layout);
+        let mut found: SuperblockLayout = zerocopy::transmute!(*new.bytes);
+        found.incompatible = FeatureBits::HOLDS_VERSION_1.into();
+        found.version_1_session = session.into();
+        new.with(&found)
+    }
+
+    /// Makes the next revision, which says that the file holds no block of version 1.
+    pub(super) fn without_version_1(&self) -> Self {
+        let [.., a, b, c, d] = self.encode(0);
+        let mut found: SuperblockLayout = zerocopy::transmute!(*self.bytes);
+        found.previous_crc = u32::from_le_bytes([a, b, c, d]).into();
+        found.revision += 1;
+        found.incompatible = (self.features.incompatible & !FeatureBits::HOLDS_VERSION_1).into();
+        self.with(&found)
+    }
+
+    /// Makes a superblock of the same layout with these fields.
+    fn with(&self, found: &SuperblockLayout) -> Self {
+        let features = FeatureBits { incompatible: found.incompatible.get(), ..self.features };
+        let revision = found.revision.get();
+        let bytes: [u8; PIECE_BYTES] = zerocopy::transmute!(*found);
+        Self { bytes: Box::new(bytes), layout: self.layout, features, revision }
     }
 
     /// Returns the bytes of one copy.

@@ -105,6 +105,11 @@ impl Version1Pages {
     }
 }
 
+/// Returns true if a piece is a session record that version 1 wrote to a file.
+pub(super) fn is_session(geometry: FlashGeometry, uuid: [u8; 16], piece: &[u8; PIECE_BYTES]) -> bool {
+    Version1Layout::new(geometry, uuid).read_session(piece).is_some()
+}
+
 /// Returns the last session that began: the highest of the two records.
 fn last_session(layout: &Version1Layout, file: &impl StartupFile) -> Result<u64, Version1Fault> {
     let mut best = None;

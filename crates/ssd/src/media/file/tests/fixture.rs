@@ -11,7 +11,7 @@ const FIXTURE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/flash
 const FILE_BYTES: u64 = 315_392;
 
 /// Writes the fixture into a directory.
-fn copied_fixture() -> (TempDir, std::fs::File) {
+fn copied_fixture() -> (TempDir, File) {
     let directory = TempDir::new().unwrap();
     let path = directory.path().join(FLASH_FILE_NAME);
     std::fs::copy(FIXTURE, &path).unwrap();

@@ -111,6 +111,11 @@ impl CopyNumber {
 }
 
 impl Version1Layout {
+    /// Returns the shape of the file with this geometry and uuid.
+    pub(super) fn new(geometry: FlashGeometry, uuid: [u8; 16]) -> Self {
+        Self { geometry, uuid, seed: crc32c(0, &uuid) }
+    }
+
     /// Reads a superblock.
     pub(super) fn from_superblock(bytes: &[u8; PIECE_BYTES]) -> Result<Self, SuperblockFault> {
         match version_of(bytes)? {
@@ -126,7 +131,7 @@ impl Version1Layout {
         if !is_valid_geometry(geometry) {
             return Err(SuperblockFault::InvalidFields);
         }
-        let layout = Self { geometry, uuid: found.uuid, seed: crc32c(0, &found.uuid) };
+        let layout = Self::new(geometry, found.uuid);
         if layout.superblock().as_bytes() == bytes { Ok(layout) } else { Err(SuperblockFault::InvalidFields) }
     }
 

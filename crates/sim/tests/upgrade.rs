@@ -1,0 +1,238 @@
+//! The upgrade of a flash file of version 1, interrupted at every point of its record of writes: the file opens by the rules
+//! of one of the versions with the same records, and the next upgrade finishes it.
+//!
+//! `HEADWATER_REPLAY_SEED=S` replays one seed.
+#![expect(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
+#![expect(clippy::print_stdout, reason = "the log states the seed and the number of points")]
+
+use bytes::Bytes;
+use headwater_host::clock::{Nanos, UnixMillis};
+use headwater_nvme::spec::status::Status;
+use headwater_sim::faults::DamagePlan;
+use headwater_sim::simulated_file::{SimFile, SimRing};
+use headwater_ssd::command::{
+    FrontEndId, NamespaceId, ReadRelease, RecordExpiry, SsdCommand, SsdCompletion, WriteCondition,
+};
+use headwater_ssd::engine::upgrade::{UpgradeError, UpgradedFile, upgrade_file};
+use headwater_ssd::engine::{DeviceConfig, SsdDevice, StartTime};
+use headwater_ssd::log::record::{FLAG_BATCH_MORE, FLAG_BATCH_REST, FLAG_CLEAR, FLAG_TOMBSTONE};
+use headwater_ssd::media::file::{FileMedia, FileMediaError, OpenAccess, StartupFile, ZeroFillMode};
+use headwater_testkit::version1_file::{Version1File, Version1Record};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+type FileDevice = SsdDevice<FileMedia<SimRing>>;
+
+const START: StartTime = StartTime { now: Nanos::ZERO, wall: UnixMillis(1_000) };
+const FRONT_END: FrontEndId = FrontEndId(1);
+const UUID: [u8; 16] = *b"upgraded file 16";
+const BLOCKS: u32 = 40;
+const KEYS: u32 = 60;
+/// One point in this many is rebuilt, from a random one on.
+const EVERY: usize = 2;
+
+/// The state of each key, by its namespace.
+type Keys = BTreeMap<(u8, Vec<u8>), Option<Vec<u8>>>;
+
+/// A file of version 1 that is being filled, and what it holds.
+struct FilledFile {
+    file: Version1File,
+    sequence: u64,
+    keys: Keys,
+}
+
+impl FilledFile {
+    fn append(&mut self, namespace: u8, flags: u8, key: &[u8], value: &[u8]) {
+        self.sequence += 1;
+        let (key, value) = (key.to_vec(), value.to_vec());
+        self.file.append(&Version1Record { namespace, flags, sequence: self.sequence, key, value });
+    }
+
+    fn store(&mut self, namespace: u8, key: &[u8], value: Vec<u8>) {
+        self.append(namespace, 0, key, &value);
+        self.keys.insert((namespace, key.to_vec()), Some(value));
+    }
+
+    fn remove(&mut self, namespace: u8, key: &[u8]) {
+        self.append(namespace, FLAG_TOMBSTONE, key, &[]);
+        self.keys.insert((namespace, key.to_vec()), None);
+    }
+}
+
+fn random_bytes(rng: &mut fastrand::Rng, bytes: usize) -> Vec<u8> {
+    let mut value = vec![0; bytes];
+    rng.fill(&mut value);
+    value
+}
+
+/// Fills a file with stores, removals, a clear, a batch, a chained record, an older life of some blocks, and at its end a
+/// batch that a kill left incomplete.
+fn fill(rng: &mut fastrand::Rng, blocks: u32) -> (FilledFile, SimFile) {
+    let file = Version1File::new(BLOCKS, UUID);
+    let mut filled = FilledFile { file, sequence: 0, keys: Keys::new() };
+    for key in 0..KEYS {
+        let value = random_bytes(rng, 9_000);
+        filled.append(1, 0, format!("key-{key}").as_bytes(), &value);
+        filled.append(1, 0, format!("erased-{key}").as_bytes(), &value);
+        filled.keys.insert((1, format!("erased-{key}").into_bytes()), None);
+    }
+    filled.file.erase_all();
+    filled.append(2, 0, b"cleared", b"gone");
+    filled.append(2, FLAG_CLEAR, &[], &[]);
+    filled.keys.insert((2, b"cleared".to_vec()), None);
+    filled.store(1, b"chained", random_bytes(rng, 600_000));
+    while filled.file.blocks_used() < blocks {
+        let (namespace, key) = (rng.u8(1..=2), format!("key-{}", rng.u32(0..KEYS)).into_bytes());
+        match rng.u8(0..10) {
+            0..2 => filled.remove(namespace, &key),
+            2 => filled.file.end_page(),
+            _ => {
+                let bytes = if rng.bool() { rng.usize(0..200) } else { rng.usize(200..20_000) };
+                filled.store(namespace, &key, random_bytes(rng, bytes));
+            }
+        }
+    }
+    filled.file.end_block();
+    for (key, flags) in [("left", FLAG_BATCH_MORE), ("right", FLAG_BATCH_REST)] {
+        filled.append(1, flags, key.as_bytes(), b"batch");
+        filled.keys.insert((1, key.as_bytes().to_vec()), Some(b"batch".to_vec()));
+    }
+    filled.store(1, b"kept", b"before the kill".to_vec());
+    filled.append(1, FLAG_TOMBSTONE | FLAG_BATCH_MORE, b"kept", &[]);
+    let file = SimFile::zeroed(filled.file.upgraded_bytes() as u64, rng.u64(..));
+    let parts = filled.file.finish();
+    filled.file = Version1File::new(1, UUID);
+    for (offset, bytes) in parts {
+        file.write_at(&bytes, offset as u64).unwrap();
+    }
+    file.sync().unwrap();
+    (filled, file)
+}
+
+fn config() -> DeviceConfig {
+    DeviceConfig { frames_max: 512, ..DeviceConfig::default() }
+}
+
+fn open_media(file: &SimFile) -> Result<FileMedia<SimRing>, FileMediaError> {
+    let path = PathBuf::from("flash");
+    FileMedia::open_over(file, file.ring(), path, OpenAccess::ReadWrite, ZeroFillMode::Ahead)
+}
+
+fn upgrade(file: &SimFile) -> Result<UpgradedFile, UpgradeError> {
+    let mut open = || Ok((open_media(file)?, file.clone()));
+    upgrade_file(&mut open, &config(), START, &mut |_| {})
+}
+
+/// Waits for the next completion.
+fn complete(device: &mut FileDevice, now: &mut Nanos) -> SsdCompletion {
+    for _ in 0..100_000 {
+        let moved = device.poll(*now, START.wall);
+        if let Some(completion) = device.next_completion(FRONT_END) {
+            return completion;
+        }
+        if !moved {
+            *now = device.next_deadline().expect("a command is in flight").max(now.after(Nanos(1)));
+        }
+    }
+    panic!("a command never completes");
+}
+
+fn run(device: &mut FileDevice, now: &mut Nanos, namespace: u8, command: SsdCommand) -> SsdCompletion {
+    device.submit(FRONT_END, NamespaceId(namespace), 0, command).unwrap();
+    complete(device, now)
+}
+
+/// Reads every key. Returns the first difference, and the version of the file.
+fn check(file: &SimFile, keys: &Keys) -> Result<u8, String> {
+    let media = open_media(file).map_err(|error| error.to_string())?;
+    let version = if media.version_1_session().is_some() { 1 } else { 2 };
+    let mut device =
+        SsdDevice::open(media, config(), START, &mut |_| {}).map_err(|error| error.to_string())?;
+    let mut now = Nanos::ZERO;
+    for ((namespace, key), expected) in keys {
+        let get = SsdCommand::Retrieve {
+            key: Bytes::copy_from_slice(key),
+            sink: Vec::new().into(),
+            bytes_max: u32::MAX,
+            release: ReadRelease::WhenDurable,
+        };
+        let answer = run(&mut device, &mut now, *namespace, get);
+        let found = match answer.status {
+            Status::SUCCESS => Some(answer.sink),
+            Status::KEY_DOES_NOT_EXIST => None,
+            other => return Err(format!("version {version}: key {key:?}: {other:?}")),
+        };
+        if found != *expected {
+            let bytes = |value: &Option<Vec<u8>>| value.as_ref().map(Vec::len);
+            let (found, expected) = (bytes(&found), bytes(expected));
+            let key = String::from_utf8_lossy(key);
+            return Err(format!(
+                "version {version}: key {namespace}/{key} has {found:?} bytes, not {expected:?}"
+            ));
+        }
+    }
+    Ok(version)
+}
+
+fn seeded() -> (u64, fastrand::Rng) {
+    let seed = match std::env::var("HEADWATER_REPLAY_SEED") {
+        Ok(text) => text.parse().expect("a seed is a number"),
+        Err(_) => fastrand::u64(..),
+    };
+    println!("HEADWATER_REPLAY_SEED={seed}");
+    (seed, fastrand::Rng::with_seed(seed))
+}
+
+#[test]
+fn upgraded_file_holds_what_it_held_and_is_written_again() {
+    let (_, mut rng) = seeded();
+    let (filled, file) = fill(&mut rng, 20);
+    assert_eq!(check(&file, &filled.keys), Ok(1));
+    let upgraded = upgrade(&file).unwrap();
+    assert!(upgraded.is_done && upgraded.blocks_left == 0, "{upgraded:?}");
+    let live = filled.keys.values().flatten().count() as u64;
+    assert_eq!(upgraded.switched.map(|switched| switched.records), Some(live));
+    assert_eq!(check(&file, &filled.keys), Ok(2));
+    assert!(!open_media(&file).unwrap().holds_version_1());
+    assert!(matches!(upgrade(&file), Err(UpgradeError::NotVersion1)));
+    let mut device = SsdDevice::open(open_media(&file).unwrap(), config(), START, &mut |_| {}).unwrap();
+    let (key, value) = (Bytes::from("new"), Bytes::from("value").into());
+    let (condition, expiry) = (WriteCondition::Always, RecordExpiry::Never);
+    let stored =
+        run(&mut device, &mut Nanos::ZERO.clone(), 1, SsdCommand::Store { key, value, condition, expiry });
+    assert_eq!(stored.status, Status::SUCCESS);
+    assert_eq!(file.misuse(), None);
+}
+
+#[test]
+fn an_upgrade_that_is_interrupted_anywhere_loses_nothing_and_can_be_finished() {
+    let (seed, mut rng) = seeded();
+    let (filled, file) = fill(&mut rng, 14);
+    file.start_journal();
+    assert!(upgrade(&file).unwrap().is_done);
+    let journal = file.take_journal().unwrap();
+    let (first, mut rebuilt, mut versions) = (rng.usize(0..EVERY), 0, [0; 3]);
+    let replayed = journal.replay(|point, rebuild| {
+        if point % EVERY != first {
+            return Ok(());
+        }
+        let damage = DamagePlan { unreadable_percent: 0, ..DamagePlan::draw(&mut rng) };
+        let told = |wrong| format!("seed {seed} point {point} of {}: {wrong} ({damage:?})", journal.len());
+        let file = rebuild(&mut rng, &damage);
+        versions[usize::from(check(&file.snapshot(), &filled.keys).map_err(told)?)] += 1;
+        match upgrade(&file) {
+            Ok(upgraded) if upgraded.is_done => {}
+            Err(UpgradeError::NotVersion1) => {}
+            other => return Err(told(format!("the second upgrade gave {other:?}"))),
+        }
+        check(&file, &filled.keys).map_err(told)?;
+        if open_media(&file).unwrap().holds_version_1() || file.misuse().is_some() {
+            return Err(told(format!("blocks of version 1 are left, or {:?}", file.misuse())));
+        }
+        rebuilt += 1;
+        Ok(())
+    });
+    println!("{} events, {rebuilt} files rebuilt, {versions:?}", journal.len());
+    assert_eq!(replayed, Ok(()));
+    assert!(versions[1] > 0 && versions[2] > 10, "{versions:?}");
+}
