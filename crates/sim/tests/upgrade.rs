@@ -28,8 +28,12 @@ const FRONT_END: FrontEndId = FrontEndId(1);
 const UUID: [u8; 16] = *b"upgraded file 16";
 const BLOCKS: u32 = 40;
 const KEYS: u32 = 60;
-/// One point in this many is rebuilt, from a random one on.
-const EVERY: usize = 2;
+/// One point in this many is rebuilt and upgraded again, from a random one on.
+const EVERY: usize = 3;
+/// Events before the end of the change of the version, and before the end of the upgrade, around which every point is rebuilt
+/// this many times.
+const CLOSE: usize = 26;
+const TIMES: usize = 12;
 
 /// The state of each key, by its namespace.
 type Keys = BTreeMap<(u8, Vec<u8>), Option<Vec<u8>>>;
@@ -77,12 +81,19 @@ fn fill(rng: &mut fastrand::Rng, blocks: u32) -> (FilledFile, SimFile) {
         filled.keys.insert((1, format!("erased-{key}").into_bytes()), None);
     }
     filled.file.erase_all();
+    fill_further(&mut filled, rng, (blocks, KEYS));
+    let file = written(&mut filled, rng);
+    (filled, file)
+}
+
+/// Fills a file up to this many blocks with this many keys in each namespace.
+fn fill_further(filled: &mut FilledFile, rng: &mut fastrand::Rng, (blocks, keys): (u32, u32)) {
     filled.append(2, 0, b"cleared", b"gone");
     filled.append(2, FLAG_CLEAR, &[], &[]);
     filled.keys.insert((2, b"cleared".to_vec()), None);
     filled.store(1, b"chained", random_bytes(rng, 600_000));
     while filled.file.blocks_used() < blocks {
-        let (namespace, key) = (rng.u8(1..=2), format!("key-{}", rng.u32(0..KEYS)).into_bytes());
+        let (namespace, key) = (rng.u8(1..=2), format!("key-{}", rng.u32(0..keys)).into_bytes());
         match rng.u8(0..10) {
             0..2 => filled.remove(namespace, &key),
             2 => filled.file.end_page(),
@@ -99,14 +110,16 @@ fn fill(rng: &mut fastrand::Rng, blocks: u32) -> (FilledFile, SimFile) {
     }
     filled.store(1, b"kept", b"before the kill".to_vec());
     filled.append(1, FLAG_TOMBSTONE | FLAG_BATCH_MORE, b"kept", &[]);
+}
+
+/// Writes a file that is filled.
+fn written(filled: &mut FilledFile, rng: &mut fastrand::Rng) -> SimFile {
     let file = SimFile::zeroed(filled.file.upgraded_bytes() as u64, rng.u64(..));
-    let parts = filled.file.finish();
-    filled.file = Version1File::new(1, UUID);
-    for (offset, bytes) in parts {
+    for (offset, bytes) in std::mem::replace(&mut filled.file, Version1File::new(1, UUID)).finish() {
         file.write_at(&bytes, offset as u64).unwrap();
     }
     file.sync().unwrap();
-    (filled, file)
+    file
 }
 
 fn config() -> DeviceConfig {
@@ -119,7 +132,15 @@ fn open_media(file: &SimFile) -> Result<FileMedia<SimRing>, FileMediaError> {
 }
 
 fn upgrade(file: &SimFile) -> Result<UpgradedFile, UpgradeError> {
-    let mut open = || Ok((open_media(file)?, file.clone()));
+    upgrade_noting(file, &mut Vec::new())
+}
+
+/// Upgrades a file, and notes the length of its record of writes at each opening.
+fn upgrade_noting(file: &SimFile, openings: &mut Vec<usize>) -> Result<UpgradedFile, UpgradeError> {
+    let mut open = || {
+        openings.push(file.journal_len());
+        Ok((open_media(file)?, file.clone()))
+    };
     upgrade_file(&mut open, &config(), START, &mut |_| {})
 }
 
@@ -209,30 +230,69 @@ fn an_upgrade_that_is_interrupted_anywhere_loses_nothing_and_can_be_finished() {
     let (seed, mut rng) = seeded();
     let (filled, file) = fill(&mut rng, 14);
     file.start_journal();
-    assert!(upgrade(&file).unwrap().is_done);
+    let mut openings = Vec::new();
+    assert!(upgrade_noting(&file, &mut openings).unwrap().is_done);
     let journal = file.take_journal().unwrap();
+    let ends = [openings[1], journal.len()];
     let (first, mut rebuilt, mut versions) = (rng.usize(0..EVERY), 0, [0; 3]);
-    let replayed = journal.replay(|point, rebuild| {
-        if point % EVERY != first {
-            return Ok(());
+    let replayed: Result<(), String> = journal.replay(|point, rebuild| {
+        let is_close = ends.iter().any(|end| (end - CLOSE..=*end).contains(&point));
+        for time in 0..if is_close { TIMES } else { 1 } {
+            let again = time == 0 && point % EVERY == first;
+            if !again && !is_close {
+                continue;
+            }
+            let damage = DamagePlan { unreadable_percent: 0, ..DamagePlan::draw(&mut rng) };
+            let told =
+                |wrong| format!("seed {seed} point {point} of {}: {wrong} ({damage:?})", journal.len());
+            let file = rebuild(&mut rng, &damage);
+            versions[usize::from(check(&file.snapshot(), &filled.keys).map_err(told)?)] += 1;
+            if again {
+                finish(&file, &filled.keys).map_err(told)?;
+                rebuilt += 1;
+            }
         }
-        let damage = DamagePlan { unreadable_percent: 0, ..DamagePlan::draw(&mut rng) };
-        let told = |wrong| format!("seed {seed} point {point} of {}: {wrong} ({damage:?})", journal.len());
-        let file = rebuild(&mut rng, &damage);
-        versions[usize::from(check(&file.snapshot(), &filled.keys).map_err(told)?)] += 1;
-        match upgrade(&file) {
-            Ok(upgraded) if upgraded.is_done => {}
-            Err(UpgradeError::NotVersion1) => {}
-            other => return Err(told(format!("the second upgrade gave {other:?}"))),
-        }
-        check(&file, &filled.keys).map_err(told)?;
-        if open_media(&file).unwrap().holds_version_1() || file.misuse().is_some() {
-            return Err(told(format!("blocks of version 1 are left, or {:?}", file.misuse())));
-        }
-        rebuilt += 1;
         Ok(())
     });
-    println!("{} events, {rebuilt} files rebuilt, {versions:?}", journal.len());
+    println!("{} events, {rebuilt} files upgraded again, versions {versions:?}", journal.len());
     assert_eq!(replayed, Ok(()));
     assert!(versions[1] > 0 && versions[2] > 10, "{versions:?}");
+}
+
+/// Upgrades a file of either version to the end, and reads every key.
+fn finish(file: &SimFile, keys: &Keys) -> Result<(), String> {
+    match upgrade(file) {
+        Ok(upgraded) if upgraded.is_done => {}
+        Err(UpgradeError::NotVersion1) => {}
+        other => return Err(format!("the second upgrade gave {other:?}")),
+    }
+    check(file, keys)?;
+    let is_left = open_media(file).map_err(|error| error.to_string())?.holds_version_1();
+    if is_left || file.misuse().is_some() {
+        return Err(format!("blocks of version 1 are left: {is_left}; misuse: {:?}", file.misuse()));
+    }
+    Ok(())
+}
+
+#[test]
+fn a_file_as_full_as_version_1_fills_it_is_upgraded() {
+    let (_, mut rng) = seeded();
+    // For a record as long as the chained one version 1 keeps five blocks, and its checkpoint takes one or more.
+    for free in [0, 6, 7] {
+        let file = Version1File::new(BLOCKS, UUID);
+        let mut filled = FilledFile { file, sequence: 0, keys: Keys::new() };
+        // Version 1 keeps a part of its blocks for collection: about one record in five is superseded.
+        fill_further(&mut filled, &mut rng, (BLOCKS - 1 - free, 1_800));
+        assert_eq!(filled.file.blocks_used(), BLOCKS - free);
+        let file = written(&mut filled, &mut rng);
+        let upgraded = upgrade(&file);
+        println!("{free} blocks free: {upgraded:?}");
+        match upgraded {
+            Ok(upgraded) => assert!(upgraded.is_done, "{free} blocks free: {upgraded:?}"),
+            Err(UpgradeError::NoRoom { .. }) if free == 0 => {}
+            Err(error) => panic!("{free} blocks free: {error}"),
+        }
+        let version = if free == 0 { 1 } else { 2 };
+        assert_eq!(check(&file, &filled.keys), Ok(version), "{free} blocks free");
+    }
 }

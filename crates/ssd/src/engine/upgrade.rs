@@ -18,7 +18,7 @@ use crate::ftl::recovering::RecoveringFtl;
 use crate::log::commit_record::{CheckpointRoot, CommitKind, CommitRecord};
 use crate::log::prefix::{EPOCH_SHIFT, Prefix, Tick};
 use crate::media::file::{
-    FileMedia, FileMediaError, FileUpgrade, StartupFile, TransferRing, clear_version_1,
+    CellRecord, FileMedia, FileMediaError, FileUpgrade, StartupFile, TransferRing, clear_version_1,
 };
 use crate::media::{CELL_BYTES, Media, MediaError};
 use checkpoint_file::write_checkpoint;
@@ -27,7 +27,7 @@ use headwater_host::width::narrow;
 use std::collections::BTreeSet;
 use std::fmt;
 
-/// The reason why a file was not upgraded. It is as it was, except where the variant says otherwise.
+/// The reason why a file was not upgraded, or not to the end. It opens by the rules of one of the versions all the same.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum UpgradeError {
@@ -59,7 +59,20 @@ pub enum UpgradeError {
         /// Free blocks.
         free: usize,
     },
-    /// The file could not be read or written. It has one of the two versions.
+    /// Something that version 1 does not read follows the file's last block.
+    #[error(
+        "the file has {bytes} bytes more behind its last block than the upgrade needs; nothing was changed: cut them off,          version 1 does not use them"
+    )]
+    TooLong {
+        /// Bytes too many.
+        bytes: u64,
+    },
+    /// What version 2 needs beside the blocks could not be written.
+    #[error(
+        "{0}; the file has version 1 still and can be read: make space or repair the disk, then upgrade again"
+    )]
+    Unchanged(FileMediaError),
+    /// The file could not be read or written.
     #[error(transparent)]
     File(#[from] FileMediaError),
     /// The file has version 2, and its medium failed while records were moved.
@@ -157,7 +170,10 @@ fn switch_to_version_2<R: TransferRing, F: StartupFile>(
     progress: &mut dyn FnMut(OpenProgress),
 ) -> Result<SwitchedFile, UpgradeError> {
     let upgrade = FileUpgrade::new(&media, file).ok_or(UpgradeError::NotVersion1)?;
-    upgrade.check_length()?;
+    match upgrade.surplus_bytes()? {
+        0 => {}
+        bytes => return Err(UpgradeError::TooLong { bytes }),
+    }
     let mut now = start.now;
     let reason = |error: OpenError<_>| error.reason;
     let (mut ftl, recovered, _) = recover_readable(media, config, &mut now, progress).map_err(reason)?;
@@ -178,7 +194,9 @@ fn switch_to_version_2<R: TransferRing, F: StartupFile>(
         return Err(UpgradeError::Damaged { damage, accepted: config.accept_loss });
     }
     let root = write_checkpoint(&mut ftl, &upgrade, epoch, progress)?;
-    write_around(&ftl, &upgrade, epoch, root)?;
+    let [tail, front] = commit_records(&ftl, &upgrade, epoch, root);
+    upgrade.write_tail(&tail).map_err(UpgradeError::Unchanged)?;
+    upgrade.switch(&front)?;
     let records = found.namespaces.iter().map(|namespace| namespace.records).sum();
     Ok(SwitchedFile { records, damage })
 }
@@ -193,15 +211,16 @@ fn damage_of(found: &MediumInspection, lost_records: u64, sequence: u64) -> Upgr
     UpgradeDamage { records: found.faults.count, lost_records, pages, blocks, digest }
 }
 
-/// Writes what lies behind the blocks and in front of them, and changes the version in between.
-fn write_around<R: TransferRing, F: StartupFile>(
+/// Returns the records of the upgrade for a cell behind the blocks and one in front of them: a commit without pages, which
+/// names the checkpoint.
+fn commit_records<R: TransferRing, F: StartupFile>(
     ftl: &RecoveringFtl<FileMedia<R>>,
     upgrade: &FileUpgrade<'_, F>,
     epoch: u64,
     root: CheckpointRoot,
-) -> Result<(), FileMediaError> {
+) -> [CellRecord; 2] {
     let end = Prefix { tick: Tick::before_epoch(epoch), sequence: ftl.last_sequence() };
-    let record = |number| {
+    [1, 2].map(|number| {
         let record = CommitRecord {
             kind: CommitKind::Closed,
             number,
@@ -216,9 +235,7 @@ fn write_around<R: TransferRing, F: StartupFile>(
         let mut cell = [0; CELL_BYTES];
         record.encode(&mut cell, upgrade.traits().checksum_seed);
         (upgrade.traits().cell_of(number), cell)
-    };
-    upgrade.write_tail(&record(1))?;
-    upgrade.switch(&record(2))
+    })
 }
 
 /// The rest of version 1 after its records were moved.
@@ -257,7 +274,13 @@ impl<M: Media> SsdDevice<M> {
     ) -> Result<(), MediaError> {
         let total = self.ftl.version_1_blocks().count() as u64;
         let (mut oldest, mut done) = (self.ftl.oldest_version_1_block(), 0);
-        while oldest.is_some() {
+        // On a medium that is too full, collection moves records without end and frees nothing.
+        let patience = 2 * self.ftl.blocks().len() as u64;
+        let mut order_max = self.ftl.blocks().order_next() + patience;
+        while oldest.is_some() && self.ftl.blocks().order_next() <= order_max {
+            if self.ftl.next_version_1_victim().is_none() {
+                self.ftl.request_barrier();
+            }
             let moved = self.poll(*now, wall);
             if let Some(error) = self.ftl.failure().or(self.ftl.lack_of_space()) {
                 return Err(error);
@@ -266,6 +289,7 @@ impl<M: Media> SsdDevice<M> {
             if next != oldest {
                 oldest = next;
                 done += 1;
+                order_max = self.ftl.blocks().order_next() + patience;
                 progress(OpenProgress { stage: "move", done: done.min(total), total });
             }
             if moved {

@@ -410,7 +410,11 @@ impl<M: Media> Ftl<M> {
         self.release_victim_pages();
         assert_eq!(self.blocks().get(block).state, BlockState::Closed, "{block} was collected while open");
         self.flash.blocks_mut().mark_evacuated(block);
-        let (order, barrier) = (self.blocks().get(block).order, self.request_barrier());
+        let order = self.blocks().get(block).order;
+        // A commit for each block would waste the rest of its last page and a guard.
+        let is_urgent =
+            !self.collector.rewrites_version_1 || self.blocks().free_count() <= self.space.low_blocks();
+        let barrier = if is_urgent { self.request_barrier() } else { self.flash.log().barrier() };
         self.collector.evacuated.push_back(EvacuatedBlock { block, order, barrier });
     }
 }

@@ -36,7 +36,7 @@ impl<M: Media> Ftl<M> {
     }
 
     /// Returns the next block of version 1 to collect.
-    pub(super) fn next_version_1_victim(&self) -> Option<BlockId> {
+    pub(crate) fn next_version_1_victim(&self) -> Option<BlockId> {
         let mut blocks = self.version_1_blocks();
         blocks.find(|(_, block)| block.state == BlockState::Closed).map(|(block, _)| block)
     }

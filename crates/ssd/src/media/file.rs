@@ -49,7 +49,7 @@ use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 pub use superblock::{BadSuperblock, FeatureBits, SuperblockFault};
 use transfers::{FlashTransfer, FlashTransfers, FlushRequests, transfer_error};
-pub(crate) use upgrade::{FileUpgrade, clear_version_1};
+pub(crate) use upgrade::{CellRecord, FileUpgrade, clear_version_1};
 use version1::Version1Pages;
 use zero_fill::{ZeroFill, ZeroTransfer};
 
@@ -138,8 +138,9 @@ impl FileMedia {
     ///
     /// # Errors
     /// The process has no free descriptor.
-    pub fn startup_file(&self) -> std::io::Result<File> {
-        self.ring.lock.try_clone()
+    pub fn startup_file(&self) -> Result<File, FileMediaError> {
+        let handle = self.ring.lock.try_clone();
+        handle.map_err(|source| FileMediaError::System { path: self.path.clone(), doing: "open", source })
     }
 }
 

@@ -23,6 +23,7 @@ use headwater_ssd::media::{
 };
 use headwater_ssd::namespace::{BlockFormat, Namespace, NamespaceChange, NamespaceKind, NamespaceLimits};
 
+mod upgrade;
 mod version2;
 
 const BLOCKS: u32 = 32;

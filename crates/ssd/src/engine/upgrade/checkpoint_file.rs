@@ -142,7 +142,7 @@ impl<F: StartupFile, B: Iterator<Item = (BlockId, u64)>> CheckpointFile<'_, F, B
     /// Writes the present block, its unused pages as zeros.
     fn end_block(&mut self) -> Result<(), UpgradeError> {
         if let Some((block, _)) = self.block.take() {
-            self.upgrade.write_block(block, &self.slots)?;
+            self.upgrade.write_block(block, &self.slots).map_err(UpgradeError::Unchanged)?;
         }
         self.slots.fill(0);
         self.page = 0;

@@ -50,22 +50,13 @@ impl<'f, F: StartupFile> FileUpgrade<'f, F> {
         &self.traits
     }
 
-    /// Returns the length of the upgraded file in bytes.
-    pub(crate) fn file_bytes(&self) -> u64 {
-        self.superblock.layout.file_bytes
-    }
-
-    /// Checks that the file is not longer than the upgraded file: nothing shortens it.
+    /// Returns by how many bytes the file is longer than the upgraded file: nothing here shortens it.
     ///
     /// # Errors
-    /// It is, or it cannot be examined.
-    pub(crate) fn check_length(&self) -> Result<(), FileMediaError> {
+    /// It cannot be examined.
+    pub(crate) fn surplus_bytes(&self) -> Result<u64, FileMediaError> {
         let found_bytes = self.file.length().map_err(system(&self.path, "examine"))?;
-        let expected_bytes = self.file_bytes();
-        if found_bytes > expected_bytes {
-            return Err(FileMediaError::Length { path: self.path.clone(), expected_bytes, found_bytes });
-        }
-        Ok(())
+        Ok(found_bytes.saturating_sub(self.superblock.layout.file_bytes))
     }
 
     /// Writes the slots of a free block, of which version 1 reads nothing.
