@@ -51,7 +51,7 @@ enum CliCommand {
     Attach(attach::AttachArgs),
     /// Create, change and delete namespaces
     Namespace(namespace::NamespaceArgs),
-    /// List devices, describe one, check the data directory of a stopped node
+    /// List devices, describe one, check or upgrade the data directory of a stopped node
     Device(device::DeviceArgs),
     /// Show which features of this machine are used, which are not and why, and how to enable them
     Doctor(doctor::DoctorArgs),

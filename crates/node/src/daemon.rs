@@ -3,6 +3,7 @@
 pub mod core_loop;
 pub mod damage_log;
 pub mod data_dir;
+pub mod device_upgrade;
 pub mod flash_device;
 pub mod metrics;
 pub mod ready_file;

@@ -120,6 +120,9 @@ pub(crate) fn from_status(status: Status) -> ErrorReply {
         Status::INVALID_VALUE_SIZE => {
             ErrorReply::formatted(format!("ERR a value has at most {VALUE_BYTES_MAX} bytes"))
         }
+        Status::NAMESPACE_WRITE_PROTECTED => ErrorReply::fixed(
+            "ERR the flash file has format version 1 and is only read; stop the node and run `headwater device upgrade`",
+        ),
         Status::CAPACITY_EXCEEDED => ErrorReply::fixed(
             "OOM command not allowed: the device, or the file system beneath it, is full; delete keys, wait for collection, \
              or free space (/healthz says which)",

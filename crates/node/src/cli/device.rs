@@ -1,16 +1,18 @@
-//! `headwater device`: lists devices, describes one, and checks the data directory of a stopped node.
+//! `headwater device`: lists devices, describes one, and checks or upgrades the data directory of a stopped node.
 //!
 //! Input: a URL, a directory, or nothing. Output: a table or JSON; exit code 1 when the check finds a fault.
 
 use super::failure::{CommandFailure, write_json, write_line};
 use super::progress::ProgressDisplay;
 use crate::config::{ByteSize, ConfigOverrides, NodeConfig};
-use crate::daemon::data_dir::DataDir;
+use crate::daemon::data_dir::{DataDir, MissingDirectory};
 use crate::doctor::device_scan;
 use clap::{Args, Subcommand};
 use headwater::Device;
 use headwater_host::clock::Clock;
 use headwater_io::{ClientNamespace, NvmeTcp};
+use headwater_ssd::engine::LossDigest;
+use headwater_ssd::engine::upgrade::SwitchedFile;
 use serde::Serialize;
 use std::net::ToSocketAddrs as _;
 use std::path::PathBuf;
@@ -76,6 +78,24 @@ Example:
         #[arg(long)]
         json: bool,
     },
+    /// Give a flash file of format version 1 version 2, in place
+    #[command(after_help = "\
+A file of version 1 can only be read. The upgrade reads every record, lengthens the file by 136 KiB, changes its version
+with one write, and then moves every record into blocks of version 2. It can be interrupted at any moment: the file opens
+with one of the two versions, and the same command goes on. From the change on older programs refuse the file; copy it
+first if you may have to go back. A damaged file is refused, and nothing is changed, until you accept the loss that the
+refusal names. Exit code 1 when the file is refused, has version 2 already, or blocks of version 1 are left.
+
+Example:
+  headwater device upgrade ./data")]
+    Upgrade {
+        /// Data directory of a stopped node
+        #[arg(value_name = "DIR", default_value = "data")]
+        data: PathBuf,
+        /// Give up the damaged records of the refusal with this digest; any other damage is still refused
+        #[arg(long, value_name = "DIGEST")]
+        accept_loss: Option<LossDigest>,
+    },
 }
 
 /// Runs `headwater device`.
@@ -88,6 +108,7 @@ pub fn run(args: DeviceArgs) -> Result<(), CommandFailure> {
         DeviceOp::Discover { address } => discover(&address),
         DeviceOp::Identify { url, json } => identify(&url, json),
         DeviceOp::Check { data, json } => check(data, json),
+        DeviceOp::Upgrade { data, accept_loss } => upgrade(data, accept_loss),
     }
 }
 
@@ -180,4 +201,37 @@ fn check(data: PathBuf, json: bool) -> Result<(), CommandFailure> {
         write_line(&report.to_string())?;
     }
     if report.is_whole { Ok(()) } else { Err(CommandFailure::negative_result()) }
+}
+
+fn upgrade(data: PathBuf, accept_loss: Option<LossDigest>) -> Result<(), CommandFailure> {
+    let over = ConfigOverrides { data: Some(data), accept_loss, ..ConfigOverrides::default() };
+    let config = NodeConfig::assemble(None, over)?;
+    let directory = DataDir::lock_exclusive(&config.data, MissingDirectory::Refuse)?;
+    let mut progress = ProgressDisplay::start("opening");
+    let upgraded =
+        crate::daemon::device_upgrade::upgrade_device(&directory, &config, Clock::start(), &mut |step| {
+            progress.phase(step.stage);
+            progress.total(Some(step.total));
+            progress.set(step.done, 0);
+        })
+        .map_err(CommandFailure::failed)?;
+    drop(progress);
+    let path = directory.path().display();
+    if let Some(SwitchedFile { records, damage }) = upgraded.switched {
+        write_line(&format!("{path}: format version 2, {records} keys and blocks kept"))?;
+        if damage.has_loss() {
+            write_line(&format!("the loss {} was accepted: {damage}", damage.digest))?;
+        }
+    } else {
+        write_line(&format!("{path}: the upgrade that was interrupted went on"))?;
+    }
+    if upgraded.is_done {
+        return write_line("every record lies in blocks of version 2");
+    }
+    write_line(&format!(
+        "{} blocks of version 1 are left, because records in them are damaged or blocks are short; they are served as they \
+         are. Write or delete the keys that `headwater device check` names, or make room, and upgrade again",
+        upgraded.blocks_left
+    ))?;
+    Err(CommandFailure::negative_result())
 }

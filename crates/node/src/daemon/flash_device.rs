@@ -161,7 +161,7 @@ fn frames_max(config: &NodeConfig) -> usize {
     to_usize(config.memory.0 / FRAME_BYTES)
 }
 
-fn device_config(config: &NodeConfig, pool: &Pool) -> DeviceConfig {
+pub(super) fn device_config(config: &NodeConfig, pool: &Pool) -> DeviceConfig {
     DeviceConfig {
         durability: config.durability,
         frames_max: frames_max(config),
@@ -241,6 +241,13 @@ fn open_media(directory: &DataDir, config: &NodeConfig) -> Result<FileMedia, Str
             .map_err(|error| error.to_string());
     }
     let media = FileMedia::open(directory.path(), options).map_err(|error| error.to_string())?;
+    if media.version_1_session().is_some() {
+        let path = directory.path().display();
+        tracing::warn!(
+            "{path}: the flash file has format version 1 and is only read, every write is refused; stop the node and run \
+             `headwater device upgrade {path}` to write to it"
+        );
+    }
     let blocks = media.geometry().blocks;
     match config.capacity {
         Some(asked) if blocks_in(asked) != blocks => Err(format!(

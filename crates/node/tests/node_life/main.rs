@@ -3,6 +3,7 @@
 mod attached;
 mod errors;
 mod running;
+mod upgrade;
 
 use running::{RunningNode, headwater};
 use std::process::Stdio;

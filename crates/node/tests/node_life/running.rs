@@ -13,7 +13,8 @@ pub(crate) fn headwater(args: &[&str]) -> Output {
     command(args).output().expect("the binary starts")
 }
 
-fn command(args: &[&str]) -> Command {
+/// Returns a command of the binary, not yet started.
+pub(crate) fn command(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_headwater"));
     command.args(args).env_remove("HEADWATER_RESP").stdin(Stdio::null());
     command

@@ -67,7 +67,7 @@ pub enum UpgradeError {
         /// Bytes too many.
         bytes: u64,
     },
-    /// What version 2 needs beside the blocks could not be written.
+    /// The checkpoint or the tail of version 2 could not be written.
     #[error(
         "{0}; the file has version 1 still and can be read: make space or repair the disk, then upgrade again"
     )]
@@ -97,6 +97,15 @@ pub struct UpgradeDamage {
     pub blocks: u64,
     /// The digest that accepts exactly this damage.
     pub digest: LossDigest,
+}
+
+impl UpgradeDamage {
+    /// Returns true if anything is damaged.
+    #[must_use]
+    pub fn has_loss(&self) -> bool {
+        let Self { records, lost_records, pages, blocks, .. } = *self;
+        [records, lost_records, pages, blocks] != [0; 4]
+    }
 }
 
 impl fmt::Display for UpgradeDamage {
@@ -188,9 +197,7 @@ fn switch_to_version_2<R: TransferRing, F: StartupFile>(
     };
     verify(&mut ftl, &mut found, &mut BTreeSet::new(), &mut now, progress).map_err(OpenReason::from)?;
     let damage = damage_of(&found, recovered.lost_records.len() as u64, ftl.last_sequence().0);
-    if damage != (UpgradeDamage { digest: damage.digest, ..UpgradeDamage::default() })
-        && config.accept_loss != Some(damage.digest)
-    {
+    if damage.has_loss() && config.accept_loss != Some(damage.digest) {
         return Err(UpgradeError::Damaged { damage, accepted: config.accept_loss });
     }
     let root = write_checkpoint(&mut ftl, &upgrade, epoch, progress)?;

@@ -16,9 +16,9 @@ const UUID: [u8; 16] = *b"fixture of one!!";
 /// The kernel's number of a file system without space.
 const ENOSPC: i32 = 28;
 
-type Check = fn(&mut SsdDevice<FileMedia>);
+type DeviceCheck = fn(&mut SsdDevice<FileMedia>);
 
-const FIXTURES: [(&[u8], Check); 3] =
+const FIXTURES: [(&[u8], DeviceCheck); 3] =
     [(FIXTURE, check), (BLOCKS_FIXTURE, check_blocks), (ATTACHED_FIXTURE, check_attached)];
 
 /// Writes a file of version 1 with the fixture's pages for which `keep` returns true.
