@@ -8,7 +8,7 @@
 
 use bytes::Bytes;
 use headwater_dma::frame::MediaFrame;
-use headwater_host::clock::{Nanos, UnixMillis};
+use headwater_host::clock::{Clock, Nanos, UnixMillis};
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::{
     BatchWrite, FrontEndId, Fua, Lba, LbaRange, NamespaceId, ReadRelease, RecordExpiry, SsdCommand,
@@ -38,12 +38,15 @@ fn open<M: Media>(media: M) -> SsdDevice<M> {
 
 fn run<M: Media>(device: &mut SsdDevice<M>, namespace: u8, command: SsdCommand) -> SsdCompletion {
     device.submit(FRONT_END, NamespaceId(namespace), 1, command).unwrap();
-    (0..10_000)
+    (0..100_000)
         .find_map(|_| {
-            device.poll(Nanos::ZERO, WALL);
+            if !device.poll(Nanos::ZERO, WALL) {
+                // The disk is at work.
+                Clock::sleep(Nanos(50_000));
+            }
             device.next_completion(FRONT_END)
         })
-        .expect("a completion within 10,000 polls")
+        .expect("a completion within 100,000 polls")
 }
 
 fn store(key: &'static str, value: Vec<u8>, expiry: RecordExpiry) -> SsdCommand {
