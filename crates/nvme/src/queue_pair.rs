@@ -199,7 +199,11 @@ impl<M: RingMemory, C> QueuePair<M, C> {
     /// # Errors
     /// [`QueueFull`] with the context if [`depth`](Self::depth) commands are in flight, or no fetched slot is reported free
     /// yet: reap, then try again. The pair is unchanged.
-    #[inline]
+    #[inline(always)]
+    #[expect(
+        clippy::inline_always,
+        reason = "a call would load the entry in wider parts than it was just stored in"
+    )]
     pub fn submit(&mut self, entry: SubmissionEntry, context: C) -> Result<CommandId, QueueFull<C>> {
         if !self.has_room() {
             return Err(QueueFull { context });
