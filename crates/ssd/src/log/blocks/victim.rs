@@ -25,15 +25,17 @@ impl BlockTable {
             let entry = self.get(*block);
             entry.state == BlockState::Closed && entry.last_tick <= witnessed && entry.order < reusable_below
         };
-        let mut by_order = self.by_order.values().copied().filter(eligible);
         match policy {
-            VictimPolicy::Fifo => by_order.next(),
+            VictimPolicy::Fifo => self.by_order.values().copied().find(eligible),
             VictimPolicy::Greedy => {
-                let lowest = self.costs.iter().min()?;
-                let cheapest = (0..).map(BlockId).zip(&self.costs).find(|(_, cost)| *cost == lowest);
-                let cheapest = cheapest.map(|(block, _)| block).filter(eligible);
-                // The emptiest block may be too young; then every other block is checked.
-                cheapest.or_else(|| by_order.min_by_key(|block| self.costs[block.index()]))
+                // The costs lie together; an entry is read only if its block costs less than the best so far.
+                let (mut cheapest, mut lowest) = (None, u32::MAX);
+                for (block, &cost) in (0..).map(BlockId).zip(&self.costs) {
+                    if cost < lowest && eligible(&block) {
+                        (cheapest, lowest) = (Some(block), cost);
+                    }
+                }
+                cheapest
             }
         }
     }
