@@ -220,15 +220,17 @@ impl<M: Media> SsdDevice<M> {
             self.ftl.request_sequence(gate);
         }
         let operation = &self.operations[at];
-        let unsure = operation.status_after_failure();
         self.tracer.record_executed(operation, completion.status, gate, self.now);
         if let OperationWork::Command(command) = &operation.work {
             self.administration.traffic.count(command, &completion);
+            if gate <= self.ftl.durable() || mutant(Mutant::GateIgnored) {
+                self.release_queue.push_ready(front_end, completion);
+            } else {
+                let unsure = operation.status_after_failure();
+                self.release_queue.push_gated(GatedCompletion { front_end, completion, unsure }, gate);
+            }
         }
-        if self.operations.vacate(at) {
-            let waiting = GatedCompletion { front_end, completion, unsure };
-            self.release_queue.push(waiting, gate, self.ftl.durable());
-        }
+        self.operations.vacate(at);
     }
 
     /// Returns the sequence that must be durable before a command that saw `sequence` completes in this namespace. After
@@ -395,18 +397,23 @@ struct ReleaseQueue {
 }
 
 impl ReleaseQueue {
-    /// Adds a completion that may be released once everything up to `gate` is durable.
-    fn push(&mut self, waiting: GatedCompletion, gate: Sequence, durable: Sequence) {
+    /// Adds a completion that waits for nothing.
+    #[inline]
+    fn push_ready(&mut self, front_end: FrontEndId, completion: SsdCompletion) {
         self.pushed += 1;
-        self.payload_bytes += waiting.completion.payload_bytes();
-        if gate <= durable || mutant(Mutant::GateIgnored) {
-            self.make_ready(waiting.front_end, waiting.completion);
-        } else {
-            self.gated.insert((gate, self.next_arrival), waiting);
-            self.next_arrival += 1;
-        }
+        self.payload_bytes += completion.payload_bytes();
+        self.make_ready(front_end, completion);
     }
 
+    /// Adds a completion that may be released once everything up to `gate` is durable.
+    fn push_gated(&mut self, waiting: GatedCompletion, gate: Sequence) {
+        self.pushed += 1;
+        self.payload_bytes += waiting.completion.payload_bytes();
+        self.gated.insert((gate, self.next_arrival), waiting);
+        self.next_arrival += 1;
+    }
+
+    #[inline]
     fn make_ready(&mut self, front_end: FrontEndId, completion: SsdCompletion) {
         let front_end = usize::from(front_end.0);
         if self.ready.len() <= front_end {

@@ -16,7 +16,6 @@ use crate::namespace::BlockFormat;
 use headwater_host::clock::Nanos;
 use headwater_host::width::narrow;
 use headwater_nvme::spec::status::Status;
-use std::collections::BTreeSet;
 use std::ops::{Index, IndexMut};
 
 /// The work of an operation.
@@ -125,7 +124,7 @@ pub(crate) struct DeviceOperation {
     /// Pages pinned for it.
     pub(crate) pinned_pages: Vec<PageAddress>,
     /// Pages whose reads failed for it.
-    pub(crate) failed_pages: BTreeSet<PageAddress>,
+    pub(crate) failed_pages: Vec<PageAddress>,
     /// True if it holds its keys.
     pub(crate) holds_keys: bool,
     /// Keys that a list has found so far.
@@ -155,7 +154,7 @@ impl DeviceOperation {
             spans: Vec::new(),
             missing_pages: 0,
             pinned_pages: Vec::new(),
-            failed_pages: BTreeSet::new(),
+            failed_pages: Vec::new(),
             holds_keys: false,
             listed_keys: Vec::new(),
             list_position: ListPosition::START,
@@ -336,14 +335,16 @@ impl OperationSlab {
         })
     }
 
-    /// Drops the operation in a slot. Returns true if a front end waits for its completion.
+    /// Drops the operation in a slot.
+    ///
+    /// # Panics
+    /// The slot holds no operation.
     #[inline]
-    pub(crate) fn vacate(&mut self, at: usize) -> bool {
-        let answered = matches!(self[at].work, OperationWork::Command(_));
+    pub(crate) fn vacate(&mut self, at: usize) {
+        assert!(self.slots[at].is_some(), "slot {at} holds no operation");
         self.slots[at] = None;
         self.vacant.push(at);
         self.live -= 1;
-        answered
     }
 
     /// Returns the number of operations in flight.

@@ -112,9 +112,7 @@ impl<M: Media> SsdDevice<M> {
                     match result {
                         ReadResult::Pinned => operation.pinned_pages.push(page),
                         ReadResult::Outdated => {}
-                        ReadResult::Failed(_) => {
-                            operation.failed_pages.insert(page);
-                        }
+                        ReadResult::Failed(_) => operation.failed_pages.push(page),
                     }
                     let missing = &mut operation.missing_pages;
                     *missing =
@@ -208,16 +206,10 @@ impl<M: Media> SsdDevice<M> {
         let result = if waits_for_room && operation.is_write() && operation.is_keyed() {
             Err(StallReason::Room { blocks: 0 })
         } else {
-            let mut failed = std::mem::take(&mut operation.failed_pages);
-            let result = self.ftl.with_failed_pages(&mut failed, |ftl| execute(ftl, operation));
-            operation.failed_pages = failed;
-            match result {
-                Err(StallReason::Unreadable(_) | StallReason::InDoubt) => Ok(ExecutionOutcome {
-                    completion: SsdCompletion::new(0, operation.unreadable_status()),
-                    gate: ReleaseGate::Immediate,
-                }),
-                result => result,
-            }
+            self.ftl.set_failed_pages(&operation.failed_pages);
+            let result = execute(&mut self.ftl, operation);
+            self.ftl.clear_failed_pages();
+            result
         };
         for page in std::mem::take(&mut operation.pinned_pages) {
             self.ftl.unpin(page);
@@ -226,6 +218,10 @@ impl<M: Media> SsdDevice<M> {
             Ok(outcome) => {
                 self.schedule.cache_hits += u64::from(!operation.holds_keys);
                 self.complete_operation(at, outcome);
+            }
+            Err(StallReason::Unreadable(_) | StallReason::InDoubt) => {
+                let completion = SsdCompletion::new(0, operation.unreadable_status());
+                self.complete_operation(at, ExecutionOutcome { completion, gate: ReleaseGate::Immediate });
             }
             Err(stall) => self.stall_operation(at, stall),
         }

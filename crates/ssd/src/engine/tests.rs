@@ -14,9 +14,9 @@ fn waiting(token: u64) -> GatedCompletion {
 fn completions_are_released_once_and_not_before_their_gate() {
     let mut release = ReleaseQueue::default();
     let front_end = FRONT_END;
-    release.push(waiting(1), Sequence(5), Sequence(3));
-    release.push(waiting(2), Sequence(3), Sequence(3));
-    release.push(waiting(3), Sequence(5), Sequence(3));
+    release.push_gated(waiting(1), Sequence(5));
+    release.push_ready(front_end, waiting(2).completion);
+    release.push_gated(waiting(3), Sequence(5));
     assert_eq!(release.pop(front_end).unwrap().token, 2);
     assert!(release.pop(front_end).is_none());
     assert!(!release.release_up_to(Sequence(4)));
@@ -35,8 +35,8 @@ fn failed_completions_carry_nothing_but_their_token_and_their_error() {
     read.unsure = Status::UNRECOVERED_ERROR;
     read.completion.sink = b"not durable".to_vec();
     read.completion.value_bytes = 11;
-    release.push(read, Sequence(5), Sequence(3));
-    release.push(waiting(2), Sequence(3), Sequence(3));
+    release.push_gated(read, Sequence(5));
+    release.push_ready(FRONT_END, waiting(2).completion);
     assert!(release.fail(MediumState::Failed));
     assert_eq!(release.pop(FRONT_END).unwrap().status, Status::SUCCESS, "it was durable");
     let failed = release.pop(FRONT_END).unwrap();

@@ -18,7 +18,6 @@ use crate::media::geometry::{BLOCK_DATA_BYTES, PAGE_DATA_BYTES, PAGES_PER_BLOCK,
 use crate::mutant::{Mutant, mutant};
 use headwater_dma::iova::ClientSegments;
 use headwater_host::copy::{copy_crc32c, crc32c, prefetch, prefetch_read};
-use std::collections::BTreeSet;
 
 /// Longest record that is prefetched; a longer one hides its own latency.
 const PREFETCH_BYTES_MAX: usize = 8 << 10;
@@ -221,21 +220,20 @@ impl<M: Media> Ftl<M> {
         }
     }
 
-    /// Runs a call for a caller whose reads of these pages failed: it gets [`StallReason::Unreadable`] where it needs
-    /// one of them, whatever other callers read.
-    pub(crate) fn with_failed_pages<T>(
-        &mut self,
-        failed: &mut BTreeSet<PageAddress>,
-        call: impl FnOnce(&mut Self) -> T,
-    ) -> T {
-        if failed.is_empty() {
-            assert!(self.failed_pages.is_empty(), "a call would see the failed reads of another caller");
-            return call(self);
+    /// Sets the pages whose reads failed for the present caller: until [`clear_failed_pages`](Self::clear_failed_pages)
+    /// it gets [`StallReason::Unreadable`] where it needs one of them, whatever other callers read.
+    #[inline]
+    pub(crate) fn set_failed_pages<'a>(&mut self, failed: impl IntoIterator<Item = &'a PageAddress>) {
+        assert!(self.failed_pages.is_empty(), "a call would see the failed reads of another caller");
+        self.failed_pages.extend(failed);
+    }
+
+    /// Forgets the failed reads of the present caller.
+    #[inline]
+    pub(crate) fn clear_failed_pages(&mut self) {
+        if !self.failed_pages.is_empty() {
+            self.failed_pages.clear();
         }
-        std::mem::swap(&mut self.failed_pages, failed);
-        let result = call(self);
-        std::mem::swap(&mut self.failed_pages, failed);
-        result
     }
 
     /// Returns the header of the record at an address; `None` if the bytes there are not a header.
@@ -355,7 +353,8 @@ impl<M: Media> Ftl<M> {
     }
 
     /// Returns the record of an entry if it has this key, or is damaged.
-    #[inline]
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "the record would be copied on the stack, for every command")]
     fn match_entry(
         &self,
         entry: IndexEntry,

@@ -275,9 +275,11 @@ impl<M: Media> Ftl<M> {
     /// Moves the record at an address if it must be kept. Returns the record's length in bytes, or `None` if no
     /// readable record is there.
     fn move_record(&mut self, address: RecordAddress) -> Result<Option<usize>, StallReason> {
-        let mut failed = std::mem::take(&mut self.collector.pages.failed);
-        let moved = self.with_failed_pages(&mut failed, |ftl| ftl.move_readable_record(address));
+        let failed = std::mem::take(&mut self.collector.pages.failed);
+        self.set_failed_pages(&failed);
         self.collector.pages.failed = failed;
+        let moved = self.move_readable_record(address);
+        self.clear_failed_pages();
         match moved {
             Err(StallReason::Unreadable(page)) if self.collector.pages.is_passed_over(page) => {
                 self.stats.damaged += 1;
