@@ -323,10 +323,11 @@ impl Recovery {
     ) -> Result<Vec<Line>, MediaError> {
         let mut entries: Vec<(BlockId, BlockEntry, bool)> = self.map_blocks().collect();
         entries.sort_unstable_by_key(|(_, entry, _)| entry.order);
-        let blocks: Vec<BlockId> = entries.iter().map(|(block, ..)| *block).collect();
+        let blocks: BTreeSet<BlockId> = entries.iter().map(|(block, ..)| *block).collect();
+        let in_order = entries.iter().map(|(block, ..)| *block);
         // A record may begin in the last of them and end in the window.
-        let blocks: Vec<BlockId> = blocks.into_iter().chain(self.window_blocks()).collect();
-        let mut found = read_window(ftl, &blocks, 0, PageNeed::Log, now, progress)?;
+        let in_order: Vec<BlockId> = in_order.chain(self.window_blocks()).collect();
+        let mut found = read_window(ftl, &in_order, 0, PageNeed::Log, now, progress)?;
         for (block, entry, _) in &entries {
             let before = recovered.damaged_pages.len();
             recovered.damaged_pages.extend(damaged_in_block(&found, *block, entry));
@@ -335,6 +336,9 @@ impl Recovery {
                 doubts.raise(evidence::ALL_NAMESPACES, entry.max_sequence);
             }
         }
+        // A block that is used again could hold the removal of a record that another block of the map still holds.
+        let unread = self.map.iter().flat_map(|map| &map.blocks).filter(|(block, _)| !blocks.contains(block));
+        unread.for_each(|(_, entry)| doubts.raise(evidence::ALL_NAMESPACES, entry.max_sequence));
         let lives: BTreeMap<BlockId, (u64, u8)> =
             entries.iter().map(|(block, entry, _)| (*block, (entry.order, entry.pages))).collect();
         // Pages behind those that the map lists do not count.
