@@ -69,10 +69,6 @@ mutants! {
     AbsentBlockSkipped,
     /// A record of a batch carries no sign of the batch.
     BatchFlagsMissing,
-    /// Recovery keeps the records of a batch whose end is not on the medium.
-    BatchEndIgnored,
-    /// Recovery keeps the records of a batch whose start is not on the medium.
-    BatchStartIgnored,
     // Proof of the medium.
     /// The checksum of a page's data is ignored.
     PageChecksumIgnored,
@@ -119,15 +115,7 @@ mutants! {
     TombstoneDropped,
     /// The collector moves a record that the index does not name.
     DeadRecordMoved,
-    /// The collector drops a dead record by which recovery counts a complete batch.
-    DeadBatchRecordDropped,
-    /// The collector moves a tombstone of a batch that recovery discarded.
-    DiscardedTombstoneMoved,
-    /// The collector begins before the first page of the epoch is durable.
-    HoldIgnored,
     // Checkpoints.
-    /// A checkpoint is begun before the records that it names are durable.
-    CheckpointNotDrained,
     /// A checkpoint names the next block as its start instead of the open one.
     CheckpointStartsLate,
     /// A checkpoint becomes valid before the removals that it reflects are durable.
@@ -143,8 +131,6 @@ mutants! {
     TombstonesNotReplayed,
     /// Recovery ignores clears.
     ClearNotReplayed,
-    /// Recovery takes a record with a wrong checksum.
-    RecordChecksumIgnored,
     /// A page spare with a wrong checksum is used.
     SpareChecksumIgnored,
     // Namespaces.
