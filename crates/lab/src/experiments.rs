@@ -14,6 +14,7 @@ mod tamper;
 mod tcp;
 mod udma;
 mod waf;
+mod worlds;
 
 use crate::experiment::LabExperiment;
 
@@ -32,6 +33,7 @@ pub(crate) const TABLE: &[LabExperiment] = &[
     index::EXPERIMENT,
     recovery::EXPERIMENT,
     tamper::EXPERIMENT,
+    worlds::EXPERIMENT,
     source::EXPERIMENT,
 ];
 
