@@ -367,10 +367,18 @@ impl<M: Media> Ftl<M> {
         if self.stats.quarantined > 0 { Status::WRITE_FAULT } else { Status::CAPACITY_EXCEEDED }
     }
 
-    /// Checks that the collector can append this many bytes now. It may take blocks that are reserved for a checkpoint: each
-    /// block that it empties is free again with the next commit.
+    /// Checks that the collector can append this many bytes now. It leaves a checkpoint its blocks if that makes more room
+    /// than the collector can, and requests it.
     pub(crate) fn check_room(&mut self, bytes: usize) -> Result<(), StallReason> {
-        self.flash.check_room(bytes, 0, 0).map_err(|blocks| StallReason::Room { blocks })
+        self.flash.check_room(bytes, 0, 0).map_err(|blocks| StallReason::Room { blocks })?;
+        if self.needs_checkpoint_first(self.flash.log().blocks_for(bytes)) {
+            // One that is being written will do.
+            if self.space.checkpoint_opened() == 0 {
+                self.collector.request_checkpoint();
+            }
+            return Err(StallReason::Room { blocks: 1 });
+        }
+        Ok(())
     }
 
     /// Requests room for a stalled append that needs this many ready blocks.

@@ -149,10 +149,7 @@ impl Checkpointer {
             return false;
         }
         match std::mem::take(&mut self.state) {
-            CheckpointState::Idle => {
-                self.start_if_due(ftl);
-                false
-            }
+            CheckpointState::Idle => self.start_if_due(ftl),
             CheckpointState::WaitingForRoom => self.begin(ftl),
             CheckpointState::Writing(writing) => self.write(ftl, writing, now),
             CheckpointState::Settling { written, commits, barrier } => {
@@ -162,13 +159,16 @@ impl Checkpointer {
         }
     }
 
-    fn start_if_due<M: Media>(&mut self, ftl: &mut Ftl<M>) {
+    /// Returns true if a checkpoint starts: a write that waits for room may get it behind the checkpoint.
+    fn start_if_due<M: Media>(&mut self, ftl: &mut Ftl<M>) -> bool {
         let opened = ftl.blocks().order_next().saturating_sub(self.since_order);
         let many = BLOCKS_BETWEEN.max(4 * ftl.checkpoint_blocks() as u64);
         let is_due = opened > many && ftl.blocks().len() as u64 > BLOCKS_BETWEEN / 4;
-        if ftl.take_checkpoint_request() || is_due {
+        let starts = ftl.take_checkpoint_request() || is_due;
+        if starts {
             self.state = CheckpointState::WaitingForRoom;
         }
+        starts
     }
 
     /// Starts to write when enough blocks are free; until then requests them from the collector.

@@ -35,6 +35,16 @@ impl<M: Media> Ftl<M> {
         self.checkpoint_blocks().saturating_sub(self.space.checkpoint_opened())
     }
 
+    /// Returns true if opening this many blocks would take those of a checkpoint that could begin now, and that would make
+    /// blocks of the window reusable. Where blocks are too few for a checkpoint the collector goes on: it may free some.
+    pub(super) fn needs_checkpoint_first(&self, opened: usize) -> bool {
+        let (free, reserve) = (self.blocks().free_count(), self.checkpoint_reserve());
+        opened > 0
+            && free > reserve
+            && free - opened.min(free) <= reserve
+            && self.blocks().has_garbage_behind(self.reusable_below)
+    }
+
     /// Reserves blocks for a checkpoint, and requests them from the collector. Returns true if it collects more now.
     pub(crate) fn request_checkpoint_blocks(&mut self, blocks: usize) -> bool {
         self.space.request_ready(blocks);

@@ -92,6 +92,11 @@ impl GarbageCollector {
         self.pages.pass_over(pages);
     }
 
+    /// Requests a checkpoint, behind whose start more blocks can be collected.
+    pub(super) fn request_checkpoint(&mut self) {
+        self.wants_checkpoint = true;
+    }
+
     /// Raises the number of free blocks requested. Returns true if it grew.
     pub(super) fn request_blocks(&mut self, blocks: usize) -> bool {
         let more = blocks > self.requested_blocks;
@@ -192,7 +197,7 @@ impl<M: Media> Ftl<M> {
     /// the records of the last ones are durable.
     fn request_victims(&mut self) {
         if self.blocks().has_garbage_behind(self.reusable_below) {
-            self.collector.wants_checkpoint = true;
+            self.collector.request_checkpoint();
         }
         if self.commit.is_idle() && self.commit.witnessed().tick < self.flash.log().end().tick {
             self.commit.request_sequence(self.last_sequence());
