@@ -325,7 +325,13 @@ impl RecordLog {
         };
         frame[open.offset..PAGE_DATA_BYTES].fill(0);
         let address = PageAddress::new(open.block, u8::try_from(open.page).expect("64 pages a block"));
-        let before = PagesBefore { sequence: self.filled_end.sequence, namespaces: self.recent.named() };
+        let mut before = PagesBefore { sequence: self.filled_end.sequence, namespaces: self.recent.named() };
+        if mutant(Mutant::BeforeMaskForgets) {
+            before.namespaces = 0;
+        }
+        if mutant(Mutant::BeforeSequenceLow) {
+            before.sequence = self.accepted.sequence.min(before.sequence);
+        }
         let tick = if kind == PageKind::Log { self.filled_end.tick.next() } else { Tick(0) };
         let spare = PageSpare {
             kind,

@@ -38,6 +38,12 @@ mutants! {
     CommitCoversLaterRecords,
     /// Pages say that the records of a commit are durable before its flush has completed.
     StampBeforeFlush,
+    /// A commit does not wait for the writes of its records.
+    RecordsNotAwaited,
+    /// Both records of a commit lie on one side of the blocks.
+    CommitRecordsOnOneSide,
+    /// An idle device writes no record that says what is durable.
+    IdleRecordSkipped,
     /// No guard page separates acknowledged pages from later programs.
     GuardPageSkipped,
     /// A completion is released before its gate is durable.
@@ -78,6 +84,24 @@ mutants! {
     PageNotProven,
     /// An opening does not make durable what it found.
     OpeningNotFlushed,
+    /// An opening writes one record instead of two.
+    OpeningRecordOnce,
+    /// An opening serves before its records are durable.
+    OpeningRecordNotFlushed,
+    /// An opening takes the epoch of the one before.
+    EpochReused,
+    /// An opening gives out numbers of commit records again.
+    NumberReused,
+    /// An opening gives out the sequences of records again that do not count.
+    SequenceReused,
+    /// Pages of the window may be missing that other pages or records call durable.
+    DurableIgnored,
+    /// Pages behind the end of what counts are replayed.
+    UncountedAnswered,
+    /// Recovery forgets the ends of all epochs but the last one.
+    EpochEndForgotten,
+    /// A page of an older life of its block counts.
+    OlderLifeAccepted,
     /// The last commit counts although a page of it is lost.
     HoleAccepted,
     /// Lost pages put nothing in doubt.
@@ -86,6 +110,28 @@ mutants! {
     AbsenceNotDoubted,
     /// A checkpoint lacks the doubts.
     DoubtNotInCheckpoint,
+    /// Lost pages of older epochs put nothing in doubt.
+    OldLossIgnored,
+    /// A lost page could hold a record of no namespace, if a page or record names those that it could hold.
+    LossNamesNothing,
+    /// A page names no namespaces of the pages before it.
+    BeforeMaskForgets,
+    /// A page names a sequence for the pages before it that is too low.
+    BeforeSequenceLow,
+    /// A record is answered although a newer one may be lost.
+    RecordInDoubtAnswered,
+    /// A removal ends no doubt of its key.
+    RemovalSettlesNothing,
+    /// A clear ends no doubt of its namespace.
+    ClearSettlesNothing,
+    /// A clear ends doubt about records that are newer than it.
+    OldClearSettles,
+    /// Entries of the checkpoint whose records are lost are dropped.
+    LostEntriesDropped,
+    /// A damaged index of a checkpoint is taken for an empty one.
+    DamagedIndexEmpty,
+    /// Lost pages of the blocks from which an index is built again put nothing in doubt.
+    OldBlocksNotDoubted,
     // Lookups.
     /// A key is found by its hash alone.
     KeyNotCompared,
@@ -111,6 +157,8 @@ mutants! {
     ErasedBeforeMoved,
     /// A dirty block is opened without an erase.
     OpenedWithoutErase,
+    /// Blocks of the window are collected and used again.
+    WindowReused,
     /// The collector drops every tombstone.
     TombstoneDropped,
     /// The collector moves a record that the index does not name.
@@ -120,6 +168,8 @@ mutants! {
     CheckpointStartsLate,
     /// A checkpoint becomes valid before the removals that it reflects are durable.
     CheckpointEndsEarly,
+    /// The old checkpoint is discarded before a durable record names the new one.
+    CheckpointDiscardedEarly,
     /// Recovery takes an entry of a checkpoint whose block was reused since.
     EntryOfReusedBlockLoaded,
     /// Recovery keeps the entry of a checkpoint beside that of a newer record of its key.

@@ -254,7 +254,7 @@ impl Checkpointer {
     }
 
     fn finish<M: Media>(&mut self, ftl: &mut Ftl<M>, written: WrittenCheckpoint) -> bool {
-        if ftl.commit().checkpoint() < written.root.number {
+        if ftl.commit().checkpoint() < written.root.number && !mutant(Mutant::CheckpointDiscardedEarly) {
             ftl.request_commit();
             self.state = CheckpointState::Naming(written);
             return false;

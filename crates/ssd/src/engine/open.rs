@@ -313,7 +313,7 @@ const EPOCH_ENDS_BEFORE_CHECKPOINT: usize = EPOCH_ENDS_MAX / 2;
 fn write_opening<M: Media>(ftl: &mut RecoveringFtl<M>, now: &mut Nanos) -> Result<(), MediaError> {
     let is_volatile = ftl.media().traits().volatile_cache;
     flush(ftl, is_volatile && !mutant(Mutant::OpeningNotFlushed), now)?;
-    for _ in 0..RECORDS_PER_COMMIT {
+    for _ in usize::from(mutant(Mutant::OpeningRecordOnce))..RECORDS_PER_COMMIT {
         let mut frame = ftl.reading(PageNeed::Checkpoint).0.frames.take().unwrap_or_else(MediaFrame::zeroed);
         let cell = ftl.encode_opened(&mut frame);
         let source = ftl.reading(PageNeed::Checkpoint).0;
@@ -323,7 +323,7 @@ fn write_opening<M: Media>(ftl: &mut RecoveringFtl<M>, now: &mut Nanos) -> Resul
         }
         done.result?;
     }
-    flush(ftl, is_volatile, now)?;
+    flush(ftl, is_volatile && !mutant(Mutant::OpeningRecordNotFlushed), now)?;
     ftl.release_frames();
     Ok(())
 }

@@ -175,7 +175,7 @@ fn recover_version_2<M: Media>(
         if recovery.index.is_none() && map.version_1_below > 0 {
             return Err(RecoveryError::IndexDamaged { number: map.number });
         }
-        recovery.by_scan = recovery.index.is_none();
+        recovery.by_scan = recovery.index.is_none() && !mutant(Mutant::DamagedIndexEmpty);
         recovery.map = Some(map);
     }
     let hasher = match (&recovery.map, base) {
@@ -264,7 +264,7 @@ impl Recovery {
             index: self.index.as_ref(),
         };
         let cleared = replay::replay(ftl, lines, &base, now, progress)?;
-        if !is_whole {
+        if !is_whole && !mutant(Mutant::LostEntriesDropped) {
             self.keep_lost_entries(ftl, &unproven, &replaced, &cleared);
         }
         recovered.damaged_pages.extend(damaged_in_window(&window, &counted));
@@ -332,7 +332,7 @@ impl Recovery {
             let before = recovered.damaged_pages.len();
             recovered.damaged_pages.extend(damaged_in_block(&found, *block, entry));
             // A block none of whose pages is left was freed, or is lost.
-            if recovered.damaged_pages.len() > before {
+            if recovered.damaged_pages.len() > before && !mutant(Mutant::OldBlocksNotDoubted) {
                 doubts.raise(evidence::ALL_NAMESPACES, entry.max_sequence);
             }
         }

@@ -60,7 +60,7 @@ impl<M: Media> Ftl<M> {
             CommitState::Idle => self.write_idle_record(now),
             CommitState::Programming(target)
                 if self.flash.log().is_completed_below(target.barrier)
-                    && self.flash.records().is_written()
+                    && (self.flash.records().is_written() || mutant(Mutant::RecordsNotAwaited))
                     || mutant(Mutant::ProgramsNotAwaited) =>
             {
                 if !self.flash.traits().volatile_cache {
@@ -137,7 +137,7 @@ impl<M: Media> Ftl<M> {
     /// Writes a record that says what is durable, if nothing was written for a while. No flush follows: it ends the time
     /// in which one fault can take the last commit unnoticed as soon as the system writes it.
     fn write_idle_record(&mut self, now: Nanos) -> bool {
-        if self.idle_record_due.is_none_or(|due| due > now) {
+        if self.idle_record_due.is_none_or(|due| due > now) || mutant(Mutant::IdleRecordSkipped) {
             return false;
         }
         let wrote = self.flash.records().is_written() && self.flash.write_idle_record();

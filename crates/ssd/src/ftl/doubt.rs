@@ -7,6 +7,7 @@
 use crate::command::{NamespaceId, Sequence};
 use crate::config::LossDigest;
 use crate::limits::SPACES;
+use crate::mutant::{Mutant, mutant};
 use std::collections::BTreeMap;
 
 /// The namespaces and keys in doubt.
@@ -61,7 +62,7 @@ impl Doubts {
 
     /// Notes that a key was removed by a record of this sequence.
     pub(crate) fn remove_key(&mut self, namespace: NamespaceId, digest: u128, sequence: Sequence) {
-        if self.is_in_doubt(namespace) {
+        if self.is_in_doubt(namespace) && !mutant(Mutant::RemovalSettlesNothing) {
             let settled = self.settled.entry(digest).or_default();
             *settled = sequence.max(*settled);
         }
@@ -70,7 +71,10 @@ impl Doubts {
     /// Ends the doubt of a namespace of which every key was removed by a record of this sequence.
     pub(crate) fn clear(&mut self, namespace: NamespaceId, sequence: Sequence) {
         let below = &mut self.below[namespace.index()];
-        if *below <= sequence {
+        if mutant(Mutant::ClearSettlesNothing) {
+            return;
+        }
+        if *below <= sequence || mutant(Mutant::OldClearSettles) {
             *below = Sequence(0);
         }
         if self.is_empty() {

@@ -18,7 +18,7 @@ impl<M: Media> Ftl<M> {
         }
         let barrier =
             if mutant(Mutant::ErasedBeforeMoved) { u64::MAX } else { self.commit.durable_barrier() };
-        while let Some(block) = self.collector.next_erase(barrier, self.reusable_below) {
+        while let Some(block) = self.collector.next_erase(barrier, self.reusable_below()) {
             if !self.flash.submit_erase(block, now) {
                 self.collector.put_back_evacuated(block, barrier);
                 break;
@@ -41,6 +41,11 @@ impl<M: Media> Ftl<M> {
             moved = true;
         }
         moved
+    }
+
+    /// Returns the order below which blocks lie in front of the window of the checkpoint that counts.
+    pub(super) fn reusable_below(&self) -> u64 {
+        if mutant(Mutant::WindowReused) { u64::MAX } else { self.reusable_below }
     }
 
     /// Counts an erase that has completed. It need not be durable: a page of an earlier life is known by its order.

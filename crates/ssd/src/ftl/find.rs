@@ -319,7 +319,8 @@ impl<M: Media> Ftl<M> {
     #[inline]
     pub(crate) fn is_record_in_doubt(&self, found: &FoundRecord) -> bool {
         let doubts = self.doubts();
-        found.header.is_some_and(|header| doubts.covers(header.namespace, header.sequence))
+        !mutant(Mutant::RecordInDoubtAnswered)
+            && found.header.is_some_and(|header| doubts.covers(header.namespace, header.sequence))
     }
 
     /// Returns true if the medium may have lost a record of a key that has none.

@@ -122,7 +122,7 @@ impl<M: Media> Ftl<M> {
     /// Returns the blocks that are free or will be free when collections and erases under way are done.
     fn expected_free_blocks(&self) -> usize {
         let evacuated = &self.collector.evacuated;
-        let reusable = evacuated.iter().filter(|block| block.order < self.reusable_below).count();
+        let reusable = evacuated.iter().filter(|block| block.order < self.reusable_below()).count();
         self.blocks().free_count() + self.blocks().erasing_count() + reusable
     }
 
@@ -182,7 +182,7 @@ impl<M: Media> Ftl<M> {
         // Under greedy, tombstones accumulate that only the erase of the oldest block makes droppable: collect it
         // first.
         let policy = if self.has_excess_tombstones() { VictimPolicy::Fifo } else { self.collector.policy };
-        let victim = self.blocks().victim(policy, self.commit.witnessed().tick, self.reusable_below);
+        let victim = self.blocks().victim(policy, self.commit.witnessed().tick, self.reusable_below());
         let hopeless = |block: &BlockId| {
             policy == VictimPolicy::Greedy && self.blocks().cost(*block) as usize > BLOCK_DATA_BYTES / 64 * 63
         };

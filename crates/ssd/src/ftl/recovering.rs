@@ -23,6 +23,7 @@ use crate::log::record::{RecordAddress, UNIT_BYTES};
 use crate::media::geometry::{BlockId, PageAddress};
 use crate::media::unreadable::{PageNeed, ReadFailures, UnreadablePages};
 use crate::media::{CellNumber, Media};
+use crate::mutant::{Mutant, mutant};
 use crate::namespace::attachment::NamespaceAttachment;
 use headwater_dma::frame::{FramePool, MediaFrame};
 use headwater_dma::pool::Pool;
@@ -266,7 +267,9 @@ impl<M: Media> RecoveringFtl<M> {
     /// Continues in a new epoch, after what recovery found.
     pub(crate) fn continue_after(&mut self, found: FoundLog) {
         let FoundLog { accepted, epoch, number, sequence, root, epoch_ends, .. } = found;
-        let epoch = epoch + 1;
+        let epoch = if mutant(Mutant::EpochReused) { epoch.max(1) } else { epoch + 1 };
+        let number = if mutant(Mutant::NumberReused) { number / 2 } else { number };
+        let sequence = if mutant(Mutant::SequenceReused) { accepted.sequence } else { sequence };
         let (checkpoint, start_order) = (root.number, root.start_order);
         let records = CommitRecords::new(epoch, number, root, epoch_ends);
         self.ftl.flash.begin_epoch(records, Sequence(sequence.0 + 1), accepted);

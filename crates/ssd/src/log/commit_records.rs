@@ -7,6 +7,7 @@ use super::commit_record::{CheckpointRoot, CommitKind, CommitRecord, EPOCH_ENDS_
 use super::prefix::Prefix;
 use crate::media::token::MediaPurpose;
 use crate::media::{CellNumber, Media, MediaOp, MediaTraits, RefusedOp};
+use crate::mutant::{Mutant, mutant};
 use headwater_dma::frame::MediaFrame;
 use headwater_host::clock::Nanos;
 use std::collections::VecDeque;
@@ -80,7 +81,7 @@ impl CommitRecords {
     ) -> CellNumber {
         let CommitFields { kind, end, durable, accepted, namespaces } = *fields;
         let number = self.number_next;
-        self.number_next += 1;
+        self.number_next += if mutant(Mutant::CommitRecordsOnOneSide) { 2 } else { 1 };
         let record = CommitRecord {
             kind,
             number,

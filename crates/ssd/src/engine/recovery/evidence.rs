@@ -48,8 +48,12 @@ pub(super) struct CountedLog {
 impl CountedLog {
     /// Decides by the records and the pages behind `start`.
     pub(super) fn new(records: &[CommitRecord], window: &FoundWindow, start: Tick) -> Self {
-        let claims = records.iter().flat_map(|record| [record.durable, record.accepted]);
-        let durable = claims.chain([window.durable]).max().unwrap_or_default();
+        let of_window = if mutant(Mutant::DurableIgnored) { Prefix::default() } else { window.durable };
+        let claims = records.iter().flat_map(|record| {
+            let durable = if mutant(Mutant::DurableIgnored) { Prefix::default() } else { record.durable };
+            [durable, record.accepted]
+        });
+        let durable = claims.chain([of_window]).max().unwrap_or_default();
         let newest = records.last();
         let epoch_ends = epoch_ends(newest, window, start);
         let mut counted = Self { accepted: durable, epoch_ends, lost: Vec::new(), has_rejected: false };
@@ -76,7 +80,7 @@ impl CountedLog {
     /// Returns true if a page with this tick counts.
     pub(super) fn counts(&self, tick: Tick) -> bool {
         if tick.epoch() == self.accepted.tick.epoch() {
-            return tick <= self.accepted.tick;
+            return tick <= self.accepted.tick || mutant(Mutant::UncountedAnswered);
         }
         let end = self.epoch_ends.iter().find(|end| end.tick.epoch() == tick.epoch());
         end.is_some_and(|end| tick <= end.tick) && tick < self.accepted.tick
@@ -89,7 +93,8 @@ impl CountedLog {
         start: Tick,
         end: Tick,
     ) -> impl Iterator<Item = (Tick, Tick)> + 'a {
-        (start.epoch()..=end.epoch()).flat_map(move |epoch| {
+        let epoch = if mutant(Mutant::OldLossIgnored) { end.epoch() } else { start.epoch() };
+        (epoch..=end.epoch()).flat_map(move |epoch| {
             let first = start.max(Tick::before_epoch(epoch)).next();
             let last = if epoch == end.epoch() { Some(end) } else { self.end_of(epoch) };
             let mut runs = Vec::new();
@@ -121,7 +126,15 @@ impl CountedLog {
         (first, last): (Tick, Tick),
     ) -> LostPages {
         let few = last.0 - first.0 < PAGES_NAMED;
-        let named = |namespaces: u32| if few { namespaces } else { ALL_NAMESPACES };
+        let named = |namespaces: u32| {
+            if mutant(Mutant::LossNamesNothing) {
+                0
+            } else if few {
+                namespaces
+            } else {
+                ALL_NAMESPACES
+            }
+        };
         let lost = |below, namespaces| LostPages { first, last, below, namespaces };
         if let Some(next) = window.pages.get(&last.next()) {
             return lost(next.before.sequence, named(next.before.namespaces));
@@ -147,6 +160,9 @@ fn epoch_ends(newest: Option<&CommitRecord>, window: &FoundWindow, start: Tick) 
     let mut ends: Vec<Prefix> = of_records.chain(&window.accepted).copied().collect();
     ends.retain(|end| end.tick.place() > 0 && end.tick.epoch() >= start.epoch());
     ends.sort_unstable();
+    if mutant(Mutant::EpochEndForgotten) {
+        ends.drain(..ends.len().saturating_sub(1));
+    }
     // Two claims for one epoch: the longer one counts, as everywhere.
     ends.reverse();
     ends.dedup_by_key(|end| end.tick.epoch());
