@@ -14,7 +14,7 @@ FIGURES_ARGS ?= --quick
 FUZZ_TARGETS := admin_command admission attach_message command_decode data_pointer resp media_recovery config vfio_user tcp_target tcp_initiator psk_interchange nvme_driver
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: help run build test test-tools test-loom test-tls test-vm fio test-fio test-instructions swarm mutants tamper soak proof lab figures fuzz header capi install-capi deny fmt clippy doc tidy check clean
+.PHONY: help run build test test-tools test-loom test-tls test-vm fio test-fio test-instructions swarm mutants tamper test-media soak proof lab figures fuzz header capi install-capi deny fmt clippy doc tidy check clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -86,6 +86,10 @@ mutants: ## plant each change of the device, and print the world that finds it (
 
 tamper: build ## damage flash files that nodes wrote, 12,000 times, and judge every answer and the check: half an hour
 	$(TARGET_DIR)/release/headwater lab run tamper
+
+# `make test` damages few places of the same files; three minutes for all of them.
+test-media: ## damage every structure of simulated flash files in turn: no damage may be silent
+	HEADWATER_DAMAGE_ALL=1 cargo test --release --package headwater-sim --test lying_media -- --nocapture
 
 soak: ## stress the pinned pool for a minute: threads, cancellations, cap changes and a failing node
 	cargo test --release --package headwater-dma --test pool -- --ignored --nocapture soak_

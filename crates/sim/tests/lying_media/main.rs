@@ -3,6 +3,8 @@
 //! *No silent answer*: on a damaged medium each read answers with the last acknowledged value or with an explicit error,
 //! or the device refuses to open. An older value, the absence of a stored key, a deleted key that is back, a panic and a
 //! hang are silent. The one exception is the last commit while nothing says that it is durable.
+//!
+//! `make test-media` damages every place; without `HEADWATER_DAMAGE_ALL` each damage is aimed at few places of few histories.
 #![expect(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 #![expect(clippy::print_stdout, reason = "the log states what each damage led to")]
 
@@ -23,6 +25,19 @@ use verdict::{Silence, Verdict};
 const SEEDS: Range<u64> = 3..11;
 /// Writes of a history that lie, one in each run, of each kind.
 const LIES: u64 = 16;
+/// Histories, places of a damage in each of them, and writes that lie, of the short form.
+const SHORT_SEEDS: u64 = 2;
+const SHORT_PLACES: u32 = 1;
+const SHORT_LIES: u64 = 2;
+
+/// Returns true if every place is damaged.
+fn is_long() -> bool {
+    std::env::var_os("HEADWATER_DAMAGE_ALL").is_some()
+}
+
+fn seeds() -> Range<u64> {
+    if is_long() { SEEDS } else { SEEDS.start..SEEDS.start + SHORT_SEEDS }
+}
 
 /// The outcomes of one damage, over all places it was aimed at.
 #[derive(Default)]
@@ -75,14 +90,12 @@ impl DamageTable {
         assert_eq!(self.names(|tally| tally.silent_places > 0), BTreeSet::new(), "silent damages");
     }
 
-    /// Asserts that `device check` finds every damage but these.
+    /// Asserts that `device check` finds every damage but these, none of which it finds everywhere.
     fn assert_checked(&self, unchecked: &[&'static str]) {
-        let known = |list: &[&'static str]| list.iter().copied().collect::<BTreeSet<&str>>();
-        assert_eq!(
-            self.names(|tally| tally.unchecked_places > 0),
-            known(unchecked),
-            "damages a check calls whole"
-        );
+        let known: BTreeSet<&str> = unchecked.iter().copied().collect();
+        let found = self.names(|tally| tally.unchecked_places > 0);
+        assert!(found.is_subset(&known), "damages a check calls whole: {found:?}");
+        assert!(found == known || !is_long(), "damages that a check finds by now: {known:?}");
     }
 }
 
@@ -106,7 +119,13 @@ fn judge(
     damages: impl Fn(&DeviceHistory) -> Vec<AimedDamage>,
 ) -> Vec<(String, Verdict)> {
     let history = DeviceHistory::new(seed, ending, None);
-    let judged = damages(&history).into_iter().map(|damage| {
+    let mut places = BTreeMap::<String, u32>::new();
+    let chosen = damages(&history).into_iter().filter(|damage| {
+        let places = places.entry(damage.name.clone()).or_default();
+        *places += 1;
+        is_long() || *places <= SHORT_PLACES
+    });
+    let judged = chosen.map(|damage| {
         let of = |unwitnessed| Verdict::of(&history.keys, unwitnessed, || damage.apply(&history.file));
         let mut verdict = of(None);
         if verdict.is_silent() {
@@ -120,7 +139,7 @@ fn judge(
 #[test]
 fn an_undamaged_file_answers_every_key_and_passes_a_check() {
     for ending in Ending::ALL {
-        for seed in SEEDS {
+        for seed in seeds() {
             let history = DeviceHistory::new(seed, ending, None);
             let verdict = Verdict::of(&history.keys, None, || history.file.snapshot());
             let silent = verdict.errors > 0 || verdict.is_silent();
@@ -133,7 +152,7 @@ fn an_undamaged_file_answers_every_key_and_passes_a_check() {
 #[test]
 fn damaged_metadata_is_never_silent() {
     let table =
-        for_every_ending(|ending| SEEDS.flat_map(|seed| judge(seed, ending, metadata_damages)).collect());
+        for_every_ending(|ending| seeds().flat_map(|seed| judge(seed, ending, metadata_damages)).collect());
     table.assert_honest();
     table.assert_checked(&[]);
 }
@@ -157,14 +176,15 @@ fn unreadable_pages_are_never_taken_for_zeroes() {
 fn lying_writes_are_never_silent() {
     let table = for_every_ending(|ending| {
         let writes = DeviceHistory::new(SEEDS.start, ending, None).writes;
+        let lies = if is_long() { LIES } else { SHORT_LIES };
         let mut judged = Vec::new();
         for (name, lie) in [
             ("write lost", ProgramLie::Lost),
             ("write misdirected", ProgramLie::Misdirected { pages: 197 }),
             ("write done in part", ProgramLie::Partly { sectors: 5 }),
         ] {
-            for part in 1..=LIES {
-                let nth = writes - writes / 2 * part / LIES;
+            for part in 1..=lies {
+                let nth = writes - writes / 2 * part / lies;
                 let lied = DeviceHistory::new(SEEDS.start, ending, Some(LyingProgram { nth, lie }));
                 let medium = RestingMedium::File(&lied.file, FlashGeometry::with_blocks(BLOCKS));
                 let unwitnessed = unwitnessed_above(&lied.struck, medium, medium);
