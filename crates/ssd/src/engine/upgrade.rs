@@ -3,10 +3,10 @@
 //! Input: a file of version 1 that no device serves from. Output: the same file with version 2. Invariant: at every
 //! moment the file opens, by the rules of one of the two versions, with the same records.
 //!
-//! 1. [`switch_to_version_2`] reads every record by the rules of version 1, writes what version 2 needs where version 1
+//! 1. `switch_to_version_2` reads every record by the rules of version 1, writes what version 2 needs where version 1
 //!    reads nothing, and changes the version with one write. The blocks of version 1 stay.
-//! 2. [`SsdDevice::move_out_of_version_1`] moves every record out of these blocks, as collection does.
-//! 3. [`clear_version_1`] notes that none is left.
+//! 2. `SsdDevice::move_out_of_version_1` moves every record out of these blocks, as collection does.
+//! 3. `clear_version_1` notes that none is left.
 
 mod checkpoint_file;
 
