@@ -345,10 +345,14 @@ impl State {
         if memory.witnessed >= self.unwitnessed {
             self.promises.iter_mut().for_each(|promise| promise.may_be_lost = false);
         }
-        if let CheckpointStep::Written { number, start_order, covers } = memory.checkpointing
-            && commit.end.tick >= covers
-        {
-            memory.checkpointing = CheckpointStep::Durable { number, start_order };
+        if let CheckpointStep::Written { number, start_order, covers, in_commit } = memory.checkpointing {
+            if in_commit {
+                // The flush of that commit did not cover the stream; the next one does.
+                memory.checkpointing =
+                    CheckpointStep::Written { number, start_order, covers, in_commit: false };
+            } else if commit.end.tick >= covers {
+                memory.checkpointing = CheckpointStep::Durable { number, start_order };
+            }
         }
         for (sequence, operation) in
             self.history.iter().enumerate().take(usize::from(commit.end.sequence) + 1)
@@ -406,15 +410,8 @@ impl State {
             dropped: std::array::from_fn(|key| memory.dropped(key)),
         };
         self.unflushed.push(Write::Checkpoint(checkpoint));
-        memory.checkpointing = CheckpointStep::Written { number, start_order, covers: memory.appended.tick };
-        // The flush of a commit that runs does not cover the stream.
-        if memory.commit.is_some() {
-            memory.checkpointing = CheckpointStep::Written {
-                number,
-                start_order,
-                covers: (memory.epoch, memory.appended.tick.1 + 1),
-            };
-        }
+        let (covers, in_commit) = (memory.appended.tick, memory.commit.is_some());
+        memory.checkpointing = CheckpointStep::Written { number, start_order, covers, in_commit };
     }
 
     fn free(&mut self, rules: &Rules) {

@@ -43,6 +43,8 @@ pub(super) enum CheckpointStep {
         number: u8,
         start_order: u8,
         covers: ModelTick,
+        /// True while the commit runs that ran when it was written.
+        in_commit: bool,
     },
     /// Durable: the next commit record names it.
     Durable {
