@@ -2,6 +2,7 @@
 
 mod attached;
 mod errors;
+mod histories;
 mod running;
 mod upgrade;
 
