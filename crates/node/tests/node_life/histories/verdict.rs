@@ -28,7 +28,7 @@ impl SequentialSpec for KeyRegister<'_> {
         self.steps.set(self.steps.get() + 1);
         assert!(
             self.steps.get() < STEPS_MAX,
-            "the checker takes too long: record fewer operations on each key"
+            "no order of the operations on a key is found within the limit: most likely none explains the answers"
         );
         match *operation {
             KeyOperation::Put(value) => {
@@ -76,10 +76,10 @@ fn is_linearizable(events: &[HistoryEvent]) -> bool {
 }
 
 /// Returns the events of each key whose history is not linearizable.
-pub(crate) fn broken_keys(events: &[HistoryEvent]) -> Vec<Vec<HistoryEvent>> {
+pub(crate) fn broken_keys(events: &[HistoryEvent]) -> impl Iterator<Item = Vec<HistoryEvent>> {
     let keys: BTreeSet<&str> = events.iter().map(|event| event.key.as_str()).collect();
     let of_key = |key| events.iter().filter(|event| event.key == key).cloned().collect::<Vec<_>>();
-    keys.into_iter().map(of_key).filter(|events| !is_linearizable(events)).collect()
+    keys.into_iter().map(of_key).filter(|events| !is_linearizable(events))
 }
 
 /// Returns a history of one key.
@@ -115,7 +115,7 @@ fn correct_histories_pass() {
         &[(1, DELETE), (1, DELETED_UNKNOWN), (1, DELETE), (1, NOTHING_DELETED)],
     ];
     for events in correct {
-        assert_eq!(broken_keys(&history(events)), [[]; 0], "{events:?}");
+        assert_eq!(broken_keys(&history(events)).next(), None, "{events:?}");
     }
 }
 
@@ -138,6 +138,6 @@ fn wrong_histories_are_found() {
         &[(1, PUT_1), (1, STORED), (2, DELETE), (2, NOTHING_DELETED)],
     ];
     for events in wrong {
-        assert_eq!(broken_keys(&history(events)), [history(events)], "{events:?}");
+        assert_eq!(broken_keys(&history(events)).next(), Some(history(events)), "{events:?}");
     }
 }
