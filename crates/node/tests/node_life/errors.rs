@@ -84,11 +84,8 @@ fn failed_read_is_answered_with_an_error_and_counted_and_shown() {
     }
     assert_eq!(node.kv(&["get", "absent"]).status.code(), Some(1));
     let health = node.http_until("/healthz", "failed reads");
-    // Failed reads alone leave a node healthy. The record of an idle device may have met the limit too.
-    assert!(
-        health.starts_with("HTTP/1.1 200") || health.contains("writes fail: a commit record "),
-        "{health}"
-    );
+    // Failed reads alone leave a node healthy. An idle record or a checkpoint may have met the limit too.
+    assert!(health.starts_with("HTTP/1.1 200") || health.contains("writes fail: "), "{health}");
     let metrics = node.http("/metrics");
     let count = metrics.lines().find_map(|line| line.strip_prefix("headwater_read_errors_total "));
     assert!(count.unwrap().parse::<usize>().unwrap() >= KEYS, "{count:?}");
