@@ -12,6 +12,7 @@
 #: tools fio mkfs.ext4 e2fsck blockdev
 #: example nvme_ng
 #: example device_keys
+#: memory 768
 #: timeout 420
 
 found() {
