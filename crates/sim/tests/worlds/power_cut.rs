@@ -73,6 +73,7 @@ const ONCE_BROKEN: &[(u64, &str)] = &[
     (1_795_396_295_385_029_255, "the checker expected writes of an interval that a failed flush had ended"),
     (1_795_396_295_385_002_850, "the same with a failed program"),
     (1_795_403_755_580_089_802, "like 11070, with a record that an earlier clean-up had moved"),
+    (1_795_413_745_154_016_249, "a block of the checkpoint was taken for the log block that it was before"),
 ];
 
 #[test]

@@ -226,7 +226,10 @@ impl Recovery {
         let mut counted = CountedLog::new(&self.cells.records, &window, self.start);
         if !counted.lost.is_empty() {
             // A lost first page may have made a block look older than it is, or unused.
-            let (start_order, blocks) = (self.start_order, (0..ftl.geometry().blocks).map(BlockId).collect());
+            // A block of the checkpoint may still have pages of a life before it that never counted.
+            let of_log = |block: &BlockId| !recovered.checkpoint_blocks.contains(block);
+            let blocks = (0..ftl.geometry().blocks).map(BlockId).filter(of_log).collect();
+            let start_order = self.start_order;
             let is_window =
                 |_, life: &BlockLife| matches!(life, BlockLife::Log { order, .. } if *order >= start_order);
             survey::survey_again(ftl, &mut self.lives, blocks, is_window, now)?;
