@@ -37,12 +37,14 @@ pub(super) struct BlockNamespaceModel {
     pending_change: Option<(u64, Option<NamespaceEntry>)>,
     /// The last acknowledged change: its sequence, and the entry before it.
     last_change: Option<(Sequence, Option<NamespaceEntry>)>,
+    /// The entry after a change that was in flight behind one that a lie may have taken.
+    behind_lie: Option<Option<NamespaceEntry>>,
     changes: u32,
 }
 
 impl BlockNamespaceModel {
     pub(super) fn new(config: BlockNamespaceConfig) -> Self {
-        Self { config, current: None, pending_change: None, last_change: None, changes: 0 }
+        Self { config, current: None, pending_change: None, last_change: None, behind_lie: None, changes: 0 }
     }
 
     /// Notes an accepted command.
@@ -66,15 +68,15 @@ impl BlockNamespaceModel {
     }
 
     /// Makes the last acknowledged change one that may have happened or not, if it lies behind a sequence: the medium lost
-    /// it. Returns true if a later change was in flight, which is gone then.
+    /// it. Returns true if a later change was in flight, which happened only if this one did.
     pub(super) fn undo_change_above(&mut self, durable: Sequence) -> bool {
         let Some((_, before)) = self.last_change.take().filter(|(sequence, _)| *sequence > durable) else {
             return false;
         };
-        let had_pending = self.pending_change.is_some();
+        self.behind_lie = self.pending_change.take().map(|(_, after)| after);
         self.pending_change = Some((u64::MAX, self.current));
         self.current = before;
-        had_pending
+        self.behind_lie.is_some()
     }
 
     /// Returns the entry after a change.
@@ -261,7 +263,8 @@ impl<E: SimulatedDevice> SimWorld<'_, E> {
         });
         let changing = disk.pending_change.take();
         disk.last_change = None;
-        let happened = changing.is_some_and(|(_, after)| after == seen);
+        let happened_behind = disk.behind_lie.take().is_some_and(|after| after == seen);
+        let happened = changing.is_some_and(|(_, after)| after == seen) || happened_behind;
         if seen != disk.current && !happened {
             return Err(FailureCause::Table {
                 seen: format!("{seen:?}"),
