@@ -21,13 +21,13 @@ mod evidence;
 mod namespace_table;
 mod page_reads;
 mod recovery_error;
+mod replaced;
 mod replay;
 mod survey;
 mod unreadable;
 mod version1;
 mod window;
 
-use crate::command::NamespaceId;
 use crate::config::DeviceConfig;
 use crate::engine::checkpoint::stream::{DecodedIndex, DecodedMap};
 use crate::engine::progress::OpenProgress;
@@ -50,9 +50,10 @@ pub(crate) use evidence::LostPages;
 use headwater_host::clock::Nanos;
 pub(crate) use page_reads::{is_readable_now, run_alone};
 pub use recovery_error::RecoveryError;
+use replaced::ReplacedKeys;
 use replay::{CheckpointBase, Line};
 pub(crate) use replay::{read_into_dram, retry_with_pages};
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use survey::BlockLife;
 use window::{FoundWindow, read_window};
 
@@ -252,10 +253,7 @@ impl Recovery {
         recovered.log = self.found_log(&window, &counted);
         let unproven = self.adopt(ftl, &window, &counted, &recovered);
         let is_whole = unproven.is_empty() && counted.lost.is_empty();
-        let replaced: HashSet<(NamespaceId, KeyHash)> = match is_whole {
-            true => HashSet::new(),
-            false => lines.iter().map(|line| (line.namespace, line.hash)).collect(),
-        };
+        let replaced = if is_whole { ReplacedKeys::default() } else { ReplacedKeys::new(&lines) };
         ftl.finish_adoption(recovered.log.epoch + 1);
         ftl.set_version_1_below(recovered.log.version_1_below);
         ftl.set_doubts(doubts);
@@ -385,20 +383,26 @@ impl Recovery {
         &self,
         ftl: &mut RecoveringFtl<M>,
         unproven: &BTreeMap<BlockId, BlockEntry>,
-        replaced: &HashSet<(NamespaceId, KeyHash)>,
+        replaced: &ReplacedKeys,
         cleared: &[bool; SPACES],
     ) {
         let index = self.index.iter();
         let all = index.flat_map(|index| index.segments.iter().flatten().chain(&index.flat));
         for (hash, entry) in all.filter(|(_, entry)| !cleared[entry.namespace.index()]) {
             let block = entry.address.block();
-            if block.index() >= self.lives.len() || replaced.contains(&(entry.namespace, *hash)) {
+            if block.index() >= self.lives.len() {
                 continue;
             }
             let order = ftl.blocks().get(block).order;
             if let Some(lost) = unproven.get(&block) {
-                ftl.insert_lost(block, *lost, *hash, *entry);
-            } else if order >= self.start_order && !ftl.blocks().get(block).checkpoint {
+                if !replaced.replaces(entry.namespace, *hash, lost.max_sequence) {
+                    ftl.insert_lost(block, *lost, *hash, *entry);
+                }
+            } else if order >= self.start_order
+                && !ftl.blocks().get(block).checkpoint
+                && !replaced.has(entry.namespace, *hash)
+            {
+                // A record of the log that is older than the lost one has a sequence in doubt.
                 ftl.insert_lost(block, BlockEntry { order, ..EMPTY_ENTRY }, *hash, *entry);
             }
         }

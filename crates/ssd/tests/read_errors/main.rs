@@ -1,6 +1,7 @@
 //! Operations of the medium that fail: while a device opens, while it serves, and while its collector works.
 #![expect(clippy::unwrap_used, reason = "a failed set-up fails the test")]
 
+mod churned;
 mod collection;
 mod failing_media;
 mod host;

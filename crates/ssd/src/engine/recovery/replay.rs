@@ -4,6 +4,7 @@
 //! highest sequence wins; of copies with one sequence the one in the youngest block.
 
 use super::page_reads::{PageBytes, read_pages};
+use super::replaced::replaces_unreadable;
 use crate::command::{NamespaceId, Sequence};
 use crate::engine::checkpoint::stream::DecodedIndex;
 use crate::engine::progress::OpenProgress;
@@ -169,8 +170,12 @@ fn apply<M: Media>(
     }
     let base = if has_base { checkpoint_record_of(ftl, line, now)? } else { None };
     if let Some((found, sequence)) = base {
-        // A copy of the same record takes precedence over a corrupt one.
-        if sequence > line.sequence || line.is_corrupt && sequence == line.sequence {
+        let is_newer = match sequence {
+            // A copy of the same record takes precedence over a corrupt one.
+            Some(sequence) => sequence > line.sequence || line.is_corrupt && sequence == line.sequence,
+            None => !replaces_unreadable(line, ftl.blocks().get(found.entry.address.block()).max_sequence),
+        };
+        if is_newer {
             return Ok(());
         }
         if !mutant(Mutant::OutdatedEntryKept) {
@@ -186,12 +191,13 @@ fn apply<M: Media>(
     Ok(())
 }
 
-/// Finds the checkpoint's record for the key of a scanned record. Reads and compares keys, because hashes may collide.
+/// Finds the checkpoint's record for the key of a scanned record, and its sequence if it can be read. Reads and compares
+/// keys, because hashes may collide.
 fn checkpoint_record_of<M: Media>(
     ftl: &mut RecoveringFtl<M>,
     line: &Line,
     now: &mut Nanos,
-) -> Result<Option<(FoundRecord, Sequence)>, MediaError> {
+) -> Result<Option<(FoundRecord, Option<Sequence>)>, MediaError> {
     let mut unreadable = None;
     for nth in 0.. {
         let Some(entry) = ftl.index().find(line.hash, nth) else { break };
@@ -206,11 +212,11 @@ fn checkpoint_record_of<M: Media>(
         let read = retry_with_pages(ftl, now, PageNeed::Index, attempt)?;
         let Some((header, key)) = read else {
             // Another entry may have this key for certain.
-            unreadable.get_or_insert((FoundRecord { entry, header: None }, Sequence(0)));
+            unreadable.get_or_insert((FoundRecord { entry, header: None }, None));
             continue;
         };
         if ftl.hasher().digest_of(&header, &key) == line.digest {
-            return Ok(Some((FoundRecord { entry, header: Some(header) }, header.sequence)));
+            return Ok(Some((FoundRecord { entry, header: Some(header) }, Some(header.sequence))));
         }
     }
     Ok(unreadable)
