@@ -14,10 +14,10 @@ use headwater_dma::frame::MediaFrame;
 use headwater_host::clock::Nanos;
 
 impl<M: Media> Ftl<M> {
-    /// Returns true if this many blocks are free for a checkpoint, and one for the collector. It needs no more: every block
-    /// that it empties is free again with the next commit, or behind the checkpoint.
+    /// Returns true if this many blocks are free for a checkpoint. The collector needs none meanwhile: behind it the blocks
+    /// of the checkpoint before are free, and each block that it then opens lets it empty another one.
     pub(crate) fn has_checkpoint_blocks(&self, blocks: usize) -> bool {
-        self.blocks().free_count() > blocks
+        self.blocks().free_count() >= blocks
     }
 
     /// Returns the blocks that a checkpoint takes now: its map twice and its index once.
@@ -40,8 +40,8 @@ impl<M: Media> Ftl<M> {
     pub(super) fn needs_checkpoint_first(&self, opened: usize) -> bool {
         let (free, reserve) = (self.blocks().free_count(), self.checkpoint_reserve());
         opened > 0
-            && free > reserve
-            && free - opened.min(free) <= reserve
+            && free >= reserve
+            && free - opened.min(free) < reserve
             && self.blocks().has_garbage_behind(self.reusable_below)
     }
 

@@ -46,8 +46,12 @@ impl<M: Media> Ftl<M> {
 
     /// Checks that a client can append this many bytes now.
     pub(crate) fn check_client_room(&mut self, bytes: usize) -> Result<(), StallReason> {
-        let ready = self.space.collector_blocks();
-        let free = ready + self.checkpoint_reserve();
+        let (ready, checkpoint) = (self.space.collector_blocks(), self.checkpoint_reserve());
+        if self.blocks().free_count() < checkpoint {
+            // The rest of the open block is the collector's: it empties a block with it.
+            return Err(StallReason::Room { blocks: self.flash.log().blocks_for(bytes) });
+        }
+        let free = ready + checkpoint;
         self.flash.check_room(bytes, ready, free).map_err(|blocks| StallReason::Room { blocks })
     }
 
