@@ -1,13 +1,16 @@
-//! A test with real files: a tree of files survives SIGKILL, deletion and overwriting on a nearly full device.
+//! A test with real files: a tree of files survives SIGKILL, deletion and overwriting on a nearly full device, and damage
+//! to its file is never silent.
 //!
 //! `HEADWATER_PROOF_DIR` names the tree (default `/usr/share`), `HEADWATER_BIN` a binary to test instead of the one
 //! built with this test. A tree of fewer than 1,000 files, or too small for a device, is skipped with a message.
 #![expect(clippy::unwrap_used, reason = "a failed set-up fails the test")]
 #![expect(clippy::print_stderr, reason = "the test prints its counts and its seed")]
 
+mod damage;
 mod node;
 mod tree;
 
+use damage::ExpectedFiles;
 use headwater_host::clock::{Clock, Nanos};
 use headwater_node::kv::target::{BATCH_BYTES, BATCH_ITEMS, KeyValueRecord, KvTarget as _, StoreResult};
 use headwater_node::load::manifest::{ManifestLine, read_manifest};
@@ -83,10 +86,13 @@ impl SurvivalProof {
     fn run(mut self) {
         self.kill_during_load();
         self.kill_after_load();
-        let (gone, manifest) = self.delete_half_and_overwrite_rest();
+        let (gone, kept, manifest) = self.delete_half_and_overwrite_rest();
         self.check_last_round(&gone, &manifest);
-        node::check(&self.folder);
+        assert_eq!(node::check_status(&self.folder), 0);
         self.say("device check: every record whole");
+        let growth = ValueGrowth::between(&self.items, &kept);
+        let kept = kept.into_iter().map(|file| (file, ROUNDS)).collect();
+        self.damage_while_it_serves(ExpectedFiles { gone: &gone, kept, growth });
     }
 
     fn say(&self, what: &str) {
@@ -159,8 +165,8 @@ impl SurvivalProof {
     }
 
     /// Deletes half of the keys and overwrites the rest three times in random order, with longer values, so that the
-    /// device is as full as before. Returns the deleted keys and the manifest of the last round.
-    fn delete_half_and_overwrite_rest(&mut self) -> (Vec<Vec<u8>>, PathBuf) {
+    /// device is as full as before. Returns the deleted keys, the files that are left and the manifest of the last round.
+    fn delete_half_and_overwrite_rest(&mut self) -> (Vec<Vec<u8>>, Vec<TreeFile>, PathBuf) {
         let node = self.start();
         let mut target = node.connect();
         let mut shuffled = self.items.clone();
@@ -190,7 +196,7 @@ impl SurvivalProof {
         assert_eq!(numbers["device_damaged_records"], 0);
         check_metrics_agree(&node);
         node.kill();
-        (gone, manifest)
+        (gone, kept, manifest)
     }
 
     fn check_last_round(&self, gone: &[Vec<u8>], manifest: &Path) {
