@@ -3,7 +3,6 @@
 use std::process::Command;
 
 #[test]
-#[ignore = "p6.rot.silent does not hold yet: 2 of 133 damages hid keys of a page; make tamper runs it"]
 fn no_damage_of_a_flash_file_is_silent() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_headwater"));
     let output = command.args(["lab", "run", "tamper", "--quick", "--json"]).output().unwrap();

@@ -87,6 +87,11 @@ impl Damage {
         damage
     }
 
+    /// Returns the seed that it was drawn from.
+    pub(super) fn seed(&self) -> u64 {
+        self.seed
+    }
+
     fn fill(&mut self, image: &FlashImage, random: &mut fastrand::Rng) {
         let bytes = &image.bytes;
         match self.kind {

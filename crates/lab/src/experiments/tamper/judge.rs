@@ -97,6 +97,24 @@ impl Judge {
 
     /// Judges a damage.
     pub(super) fn judge(&mut self, image: &FlashImage, damage: &Damage) -> Result<Finding, LabError> {
+        let mut found = self.judge_file(image, damage)?;
+        if found.verdict.is_failure() {
+            let kept = self.keep(image, damage).map_err(|source| LabError::Io { what: "keep a file", source })?;
+            found.reason = format!("{}; kept as {kept}", found.reason);
+        }
+        Ok(found)
+    }
+
+    /// Writes the damaged file again into the working folder: neither the seed nor the run shows it later, because times
+    /// decide where a node writes. Returns its name.
+    fn keep(&mut self, image: &FlashImage, damage: &Damage) -> io::Result<String> {
+        let name = format!("tamper-{}.flash", damage.seed());
+        self.write(image, damage)?;
+        std::fs::copy(self.folder.flash(), &name)?;
+        Ok(name)
+    }
+
+    fn judge_file(&mut self, image: &FlashImage, damage: &Damage) -> Result<Finding, LabError> {
         let failed = |source| LabError::Io { what: "damage a copy of the flash file", source };
         self.write(image, damage).map_err(failed)?;
         let reported = match self.folder.check()? {
