@@ -99,7 +99,8 @@ impl Judge {
     pub(super) fn judge(&mut self, image: &FlashImage, damage: &Damage) -> Result<Finding, LabError> {
         let mut found = self.judge_file(image, damage)?;
         if found.verdict.is_failure() {
-            let kept = self.keep(image, damage).map_err(|source| LabError::Io { what: "keep a file", source })?;
+            let kept =
+                self.keep(image, damage).map_err(|source| LabError::Io { what: "keep a file", source })?;
             found.reason = format!("{}; kept as {kept}", found.reason);
         }
         Ok(found)
