@@ -7,7 +7,8 @@
 use headwater_host::copy::crc32c;
 use headwater_host::width::narrow;
 use headwater_ssd::command::{NamespaceId, Sequence};
-use headwater_ssd::log::page_version1::{NO_RECORD, PageKind, PageSpare};
+use headwater_ssd::log::page::{NO_RECORD, PageKind};
+use headwater_ssd::log::page_version1::PageSpare;
 use headwater_ssd::log::record::{FLAG_CHAINED, RecordAddress, RecordHeader, UNIT_BYTES};
 use headwater_ssd::media::geometry::BLOCK_DATA_BYTES;
 use headwater_ssd::media::{

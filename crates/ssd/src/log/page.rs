@@ -34,6 +34,27 @@ pub enum PageKind {
     Guard,
 }
 
+impl PageKind {
+    /// Returns the byte that names it in a spare, of either version.
+    pub(super) const fn byte(self) -> u8 {
+        match self {
+            Self::Log => 1,
+            Self::Checkpoint => 2,
+            Self::Guard => 3,
+        }
+    }
+
+    /// Returns the purpose that a byte of a spare names; `None` if it names none.
+    pub(super) const fn of_byte(byte: u8) -> Option<Self> {
+        match byte {
+            1 => Some(Self::Log),
+            2 => Some(Self::Checkpoint),
+            3 => Some(Self::Guard),
+            _ => None,
+        }
+    }
+}
+
 /// The spare in its flash format.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
@@ -126,11 +147,7 @@ impl PageSpare {
         let layout = PageSpareLayout {
             magic: MAGIC,
             version: PAGE_VERSION,
-            kind: match self.kind {
-                PageKind::Log => 1,
-                PageKind::Checkpoint => 2,
-                PageKind::Guard => 3,
-            },
+            kind: self.kind.byte(),
             page: self.address.page,
             class: 0,
             first: U16::new(self.first),
@@ -196,12 +213,7 @@ impl PageSpare {
         {
             return None;
         }
-        let kind = match layout.kind {
-            1 => PageKind::Log,
-            2 => PageKind::Checkpoint,
-            3 => PageKind::Guard,
-            _ => return None,
-        };
+        let kind = PageKind::of_byte(layout.kind)?;
         let prefix =
             |tick: U64, sequence: U64| Prefix { tick: Tick(tick.get()), sequence: Sequence(sequence.get()) };
         let spare = Self {

@@ -3,6 +3,7 @@
 //! Input: the 128 bytes behind a page's data. Output: the fields.
 //! Invariant: a spare that [`PageSpare::decode`] accepts carries the checksum of its own fields.
 
+use super::page::PageKind;
 use crate::command::Sequence;
 use crate::media::geometry::{PAGE_DATA_BYTES, PAGE_SPARE_BYTES};
 use crate::mutant::{Mutant, mutant};
@@ -12,24 +13,11 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Bytes of the spare in use.
 pub const SPARE_FIELDS_BYTES: usize = 72;
-/// The value of `first` if no record starts in the page.
-pub const NO_RECORD: u16 = u16::MAX;
 /// Version of the page format.
 pub const PAGE_VERSION: u8 = 1;
 
 const MAGIC: [u8; 4] = *b"HWP1";
 const CRC_COVERS: usize = 68;
-
-/// The purpose of a page.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PageKind {
-    /// Records.
-    Log,
-    /// Part of a checkpoint.
-    Checkpoint,
-    /// No content: it separates acknowledged pages from a torn program.
-    Guard,
-}
 
 /// The spare in its flash format.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -64,7 +52,7 @@ pub struct PageSpare {
     pub kind: PageKind,
     /// Number of the page in its block.
     pub page: u8,
-    /// Offset of the first record that starts in the page, or [`NO_RECORD`].
+    /// Offset of the first record that starts in the page, or [`NO_RECORD`](super::page::NO_RECORD).
     pub first: u16,
     /// Data bytes in use.
     pub used: u16,
@@ -92,11 +80,7 @@ impl PageSpare {
         let mut layout = PageSpareLayout {
             magic: MAGIC,
             version: PAGE_VERSION,
-            kind: match self.kind {
-                PageKind::Log => 1,
-                PageKind::Checkpoint => 2,
-                PageKind::Guard => 3,
-            },
+            kind: self.kind.byte(),
             page: U16::new(u16::from(self.page)),
             first: U16::new(self.first),
             used: U16::new(self.used),
@@ -129,12 +113,7 @@ impl PageSpare {
         {
             return None;
         }
-        let kind = match layout.kind {
-            1 => PageKind::Log,
-            2 => PageKind::Checkpoint,
-            3 => PageKind::Guard,
-            _ => return None,
-        };
+        let kind = PageKind::of_byte(layout.kind)?;
         Some(Self {
             kind,
             page,

@@ -30,6 +30,6 @@ impl RecordPage {
         }
         let spare = page_version1::PageSpare::decode(bytes, page.page)?;
         let page_version1::PageSpare { kind, order, first, used, continues, .. } = spare;
-        (kind == page_version1::PageKind::Log).then_some(Self { order, first, used, continues })
+        (kind == PageKind::Log).then_some(Self { order, first, used, continues })
     }
 }

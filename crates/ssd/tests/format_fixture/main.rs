@@ -15,7 +15,8 @@ use headwater_ssd::command::{
     SsdCompletion, WriteCondition,
 };
 use headwater_ssd::engine::{DeviceConfig, SsdDevice, StartTime};
-use headwater_ssd::log::page_version1::{PageKind, PageSpare};
+use headwater_ssd::log::page::PageKind;
+use headwater_ssd::log::page_version1::PageSpare;
 use headwater_ssd::media::memory::MemoryMedia;
 use headwater_ssd::media::{
     BlockId, FlashGeometry, Media, MediaOp, MediaToken, MediumVersion, PAGE_DATA_BYTES, PAGE_SPARE_BYTES,

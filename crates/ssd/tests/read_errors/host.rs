@@ -122,3 +122,12 @@ pub(crate) fn text(number: usize) -> Vec<u8> {
 pub(crate) fn key(number: usize) -> String {
     format!("key {number}")
 }
+
+/// Returns a medium with this many keys, as a killed process leaves it: all of them are in the log.
+pub(crate) fn killed_medium(keys: usize) -> FailingMedia {
+    let mut host = ReadErrorHost::new(24, DeviceConfig::default());
+    for number in 0..keys {
+        assert_eq!(host.set(&key(number), &value(number)), Status::SUCCESS);
+    }
+    host.killed()
+}

@@ -1,21 +1,12 @@
 //! The newest commit on a medium that cannot be read: an opening refuses what could hide it, and never takes it for torn.
 
 use crate::failing_media::{EIO, ENODATA, FailingMedia};
-use crate::host::{ReadErrorHost, key, text, value};
-use headwater_nvme::spec::status::Status;
+use crate::host::{ReadErrorHost, key, killed_medium, text, value};
 use headwater_ssd::engine::{DeviceConfig, OpenReason, RecoveryError};
 use headwater_ssd::media::{BlockId, Media, PAGES_PER_BLOCK, PageAddress};
 
 const KEYS: usize = 40;
 const FOR_EVER: u64 = u64::MAX;
-
-fn killed_medium() -> FailingMedia {
-    let mut host = ReadErrorHost::new(24, DeviceConfig::default());
-    for number in 0..KEYS {
-        assert_eq!(host.set(&key(number), &value(number)), Status::SUCCESS);
-    }
-    host.killed()
-}
 
 fn refusal(media: FailingMedia) -> (FailingMedia, OpenReason) {
     let error = ReadErrorHost::open(media, &DeviceConfig::default()).err().expect("the medium opened");
@@ -38,7 +29,7 @@ fn assert_opens_with_all_keys(media: FailingMedia) {
 #[test]
 fn unreadable_page_of_the_last_commit_refuses_the_opening() {
     for errno in [EIO, ENODATA] {
-        let mut media = killed_medium();
+        let mut media = killed_medium(KEYS);
         let page = media.page_with(&text(KEYS - 1));
         media.fail(page, errno, FOR_EVER);
         let (mut media, reason) = refusal(media);
@@ -51,9 +42,9 @@ fn unreadable_page_of_the_last_commit_refuses_the_opening() {
 
 #[test]
 fn unreadable_cells_of_one_side_change_nothing() {
-    let (front, tail) = killed_medium().traits().cells;
+    let (front, tail) = killed_medium(KEYS).traits().cells;
     for cells in [0..front, front..front + tail] {
-        let mut media = killed_medium();
+        let mut media = killed_medium(KEYS);
         media.failing_cells = Some((cells, ENODATA));
         assert_opens_with_all_keys(media);
     }
@@ -61,9 +52,9 @@ fn unreadable_cells_of_one_side_change_nothing() {
 
 #[test]
 fn unreadable_cells_on_both_sides_refuse_the_opening() {
-    let (front, tail) = killed_medium().traits().cells;
+    let (front, tail) = killed_medium(KEYS).traits().cells;
     for cells in [0..front + tail, front - 1..front + 1, 3..front + 1] {
-        let mut media = killed_medium();
+        let mut media = killed_medium(KEYS);
         let wanted = cells.len();
         media.failing_cells = Some((cells, ENODATA));
         let (mut media, reason) = refusal(media);
@@ -77,7 +68,7 @@ fn unreadable_cells_on_both_sides_refuse_the_opening() {
 #[test]
 fn medium_that_cannot_be_read_at_all_is_not_taken_for_a_blank_one() {
     for errno in [EIO, ENODATA] {
-        let mut media = killed_medium();
+        let mut media = killed_medium(KEYS);
         let cells = media.traits().cell_count();
         media.failing_cells = Some((0..cells, errno));
         for block in (0..media.geometry().blocks).map(BlockId) {

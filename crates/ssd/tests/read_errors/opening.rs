@@ -1,7 +1,7 @@
 //! Opening: a read error that passes delays it, one that stays refuses it, and only the exact loss can be accepted.
 
 use crate::failing_media::{EIO, ENODATA, FailingMedia};
-use crate::host::{ReadErrorHost, WALL, key, text, value};
+use crate::host::{ReadErrorHost, WALL, key, killed_medium, text, value};
 use headwater_host::clock::Nanos;
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::engine::inspection::{RecordFault, inspect};
@@ -12,18 +12,9 @@ use headwater_ssd::media::{BlockId, PageAddress};
 const KEYS: usize = 100;
 const FOR_EVER: u64 = u64::MAX;
 
-/// Returns a medium with keys, as a killed process leaves it: all of them are in the log.
-fn killed_medium() -> FailingMedia {
-    let mut host = ReadErrorHost::new(24, DeviceConfig::default());
-    for number in 0..KEYS {
-        assert_eq!(host.set(&key(number), &value(number)), Status::SUCCESS);
-    }
-    host.killed()
-}
-
 /// Returns a medium with keys, as a stopped process leaves it: with a checkpoint.
 fn stopped_medium() -> FailingMedia {
-    ReadErrorHost::open(killed_medium(), &DeviceConfig::default()).unwrap().stopped()
+    ReadErrorHost::open(killed_medium(KEYS), &DeviceConfig::default()).unwrap().stopped()
 }
 
 fn accepting(digest: LossDigest) -> DeviceConfig {
@@ -49,7 +40,7 @@ fn assert_all_keys(host: &mut ReadErrorHost) {
 
 #[test]
 fn read_error_that_passes_delays_the_opening_and_nothing_else() {
-    let mut media = killed_medium();
+    let mut media = killed_medium(KEYS);
     let page = media.page_with(&text(40));
     // It fails in a window, alone, and after 10 ms.
     media.fail(page, EIO, 3);
@@ -64,7 +55,7 @@ fn read_error_that_passes_delays_the_opening_and_nothing_else() {
 
 #[test]
 fn page_that_can_be_read_only_at_the_end_of_the_opening_is_not_lost() {
-    let mut media = killed_medium();
+    let mut media = killed_medium(KEYS);
     let page = media.page_with(&text(40));
     media.fail(page, EIO, 5);
     let mut host = ReadErrorHost::open(media, &DeviceConfig::default()).unwrap();
@@ -74,7 +65,7 @@ fn page_that_can_be_read_only_at_the_end_of_the_opening_is_not_lost() {
 
 #[test]
 fn page_that_stays_unreadable_refuses_the_opening_and_a_later_start_succeeds() {
-    let mut media = killed_medium();
+    let mut media = killed_medium(KEYS);
     let page = media.page_with(&text(40));
     media.fail(page, EIO, FOR_EVER);
     let (mut media, report) = refused(media, &DeviceConfig::default());
@@ -92,7 +83,7 @@ fn page_that_stays_unreadable_refuses_the_opening_and_a_later_start_succeeds() {
 
 #[test]
 fn medium_error_is_not_waited_for() {
-    let mut media = killed_medium();
+    let mut media = killed_medium(KEYS);
     let page = media.page_with(&text(40));
     media.fail(page, ENODATA, FOR_EVER);
     let (media, report) = refused(media, &DeviceConfig::default());
@@ -102,7 +93,7 @@ fn medium_error_is_not_waited_for() {
 
 #[test]
 fn accepted_loss_opens_serves_the_rest_and_is_reported() {
-    let mut media = killed_medium();
+    let mut media = killed_medium(KEYS);
     let page = media.page_with(&text(40));
     media.fail(page, EIO, FOR_EVER);
     let (media, report) = refused(media, &DeviceConfig::default());
@@ -121,7 +112,7 @@ fn accepted_loss_opens_serves_the_rest_and_is_reported() {
 
 #[test]
 fn digest_of_an_earlier_loss_does_not_accept_a_later_one_of_the_same_page() {
-    let mut media = killed_medium();
+    let mut media = killed_medium(KEYS);
     let page = media.page_with(&text(40));
     media.fail(page, EIO, FOR_EVER);
     let (mut media, report) = refused(media, &DeviceConfig::default());
@@ -195,7 +186,7 @@ fn damage_of_the_record_that_a_log_record_replaces_is_refused() {
 
 #[test]
 fn inspection_reports_the_loss_with_the_digest_that_the_refusal_prints() {
-    let mut media = killed_medium();
+    let mut media = killed_medium(KEYS);
     let page = media.page_with(&text(40));
     media.fail(page, EIO, FOR_EVER);
     let (media, report) = refused(media, &DeviceConfig::default());
@@ -225,7 +216,7 @@ fn inspection_reports_a_record_that_cannot_be_read_apart_from_a_damaged_one() {
 
 #[test]
 fn medium_that_reads_nothing_is_refused_in_bounded_time() {
-    let mut media = killed_medium();
+    let mut media = killed_medium(KEYS);
     let pages = (0..24).flat_map(|block| (0..64).map(move |page| PageAddress::new(BlockId(block), page)));
     pages.for_each(|page| media.fail(page, EIO, FOR_EVER));
     let (media, report) = refused(media, &DeviceConfig::default());

@@ -10,9 +10,9 @@ use crate::engine::checkpoint::stream::DecodedIndex;
 use crate::engine::progress::OpenProgress;
 use crate::ftl::recovering::RecoveringFtl;
 use crate::ftl::{FoundRecord, Ftl, RecordPart, StallReason};
-use crate::index::{EntryLifetime, IndexEntry, KeyHash, RecordIndex};
+use crate::index::{EntryLifetime, FlatIndex, IndexEntry, KeyHash, KeyHasher, RecordIndex};
 use crate::limits::{NAMESPACES, SPACES};
-use crate::log::record::{FLAG_CLEAR, FLAG_TOMBSTONE, RecordAddress};
+use crate::log::record::{FLAG_CLEAR, FLAG_TOMBSTONE, HEADER_BYTES, RecordAddress, RecordHeader};
 use crate::media::unreadable::PageNeed;
 use crate::media::{Media, MediaError, PageAddress, PageState};
 use crate::mutant::{Mutant, mutant};
@@ -34,6 +34,33 @@ pub(super) struct Line {
     pub(super) expiry_ms: u64,
     /// True if its checksum is wrong and its header is trusted nevertheless: on a medium of version 1.
     pub(super) is_corrupt: bool,
+}
+
+impl Line {
+    /// Makes the line of a record; `None` if its key is not there, or names a position that no index holds.
+    pub(super) fn of_record(
+        hasher: &KeyHasher,
+        header: &RecordHeader,
+        bytes: &[u8],
+        address: RecordAddress,
+        order: u64,
+    ) -> Option<Self> {
+        let key = bytes.get(HEADER_BYTES..HEADER_BYTES + usize::from(header.key_bytes))?;
+        let hash = hasher.index_key(header, key);
+        let line = Self {
+            digest: hasher.digest_of(header, key),
+            hash,
+            sequence: header.sequence,
+            order,
+            address,
+            units: header.units(),
+            namespace: header.namespace,
+            flags: header.flags,
+            expiry_ms: header.expiry_ms,
+            is_corrupt: false,
+        };
+        (!hash.is_position() || FlatIndex::can_hold(hash)).then_some(line)
+    }
 }
 
 /// Entries and clears of a checkpoint, from before the log that is replayed.

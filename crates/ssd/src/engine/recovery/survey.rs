@@ -44,7 +44,7 @@ impl BlockLife {
             });
         }
         let spare = page_version1::PageSpare::decode(bytes, page.page)?;
-        let is_log = spare.kind != page_version1::PageKind::Checkpoint;
+        let is_log = spare.kind != PageKind::Checkpoint;
         is_log.then_some(Self::Log { order: spare.order, continues: page.page == 0 && spare.continues != 0 })
     }
 

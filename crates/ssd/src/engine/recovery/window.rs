@@ -9,7 +9,7 @@ use super::replay::Line;
 use crate::command::Sequence;
 use crate::engine::progress::OpenProgress;
 use crate::ftl::recovering::RecoveringFtl;
-use crate::index::{FlatIndex, KeyHasher};
+use crate::index::KeyHasher;
 use crate::log::page::{NO_RECORD, PageKind, PageSpare, PagesBefore};
 use crate::log::prefix::{Prefix, Tick};
 use crate::log::record::{HEADER_BYTES, RecordAddress, RecordHeader, UNIT_BYTES};
@@ -177,21 +177,7 @@ impl WindowScanner {
         if crc32c(0, bytes.get(4..header.payload_end())?) != header.crc {
             return None;
         }
-        let key = bytes.get(HEADER_BYTES..HEADER_BYTES + usize::from(header.key_bytes))?;
-        let hash = self.hasher.index_key(&header, key);
-        let line = Line {
-            digest: self.hasher.digest_of(&header, key),
-            hash,
-            sequence: header.sequence,
-            order,
-            address,
-            units: header.units(),
-            namespace: header.namespace,
-            flags: header.flags,
-            expiry_ms: header.expiry_ms,
-            is_corrupt: false,
-        };
-        (!hash.is_position() || FlatIndex::can_hold(hash)).then_some(line)
+        Line::of_record(&self.hasher, &header, bytes, address, order)
     }
 }
 

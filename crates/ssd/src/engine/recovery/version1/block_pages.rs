@@ -4,7 +4,8 @@
 //! Invariant: a page from before the block's last erase is never taken for one written after it.
 
 use super::super::page_reads::PageBytes;
-use crate::log::page_version1::{NO_RECORD, PageSpare};
+use crate::log::page::NO_RECORD;
+use crate::log::page_version1::PageSpare;
 use crate::media::geometry::{BlockId, PAGE_DATA_BYTES, PAGES_PER_BLOCK, PageAddress};
 use std::ops::Range;
 

@@ -9,7 +9,8 @@ use crate::engine::checkpoint::stream::{DecodedCheckpoint, decode_version_1, spl
 use crate::engine::progress::OpenProgress;
 use crate::ftl::recovering::RecoveringFtl;
 use crate::log::blocks::{BlockEntry, BlockState};
-use crate::log::page_version1::{PageKind, PageSpare};
+use crate::log::page::PageKind;
+use crate::log::page_version1::PageSpare;
 use crate::log::prefix::EPOCH_SHIFT;
 use crate::media::geometry::{BlockId, PAGE_DATA_BYTES, PAGES_PER_BLOCK, PageAddress};
 use crate::media::unreadable::PageNeed;

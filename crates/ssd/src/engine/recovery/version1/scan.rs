@@ -11,9 +11,10 @@ use super::survey::Survey;
 use crate::command::Sequence;
 use crate::engine::progress::OpenProgress;
 use crate::ftl::recovering::RecoveringFtl;
-use crate::index::FlatIndex;
+use crate::index::KeyHasher;
 use crate::log::blocks::{BlockEntry, BlockState};
-use crate::log::page_version1::{NO_RECORD, PageKind, PageSpare};
+use crate::log::page::{NO_RECORD, PageKind};
+use crate::log::page_version1::PageSpare;
 use crate::log::prefix::{EPOCH_SHIFT, Tick};
 use crate::log::record::{HEADER_BYTES, RecordAddress, RecordHeader, UNIT_BYTES};
 use crate::media::geometry::{BlockId, PAGE_DATA_BYTES, PAGES_PER_BLOCK, PageAddress};
@@ -102,7 +103,7 @@ pub(super) fn scan<M: Media>(
 struct Scanner<'a> {
     survey: &'a Survey,
     found: Scanned,
-    hasher: crate::index::KeyHasher,
+    hasher: KeyHasher,
     chain: Option<Chain>,
 }
 
@@ -276,7 +277,7 @@ impl Scanner<'_> {
     /// Adds a record with a wrong checksum whose header leads to the start of the next record.
     fn add_corrupt_record(&mut self, bytes: &[u8], address: RecordAddress, order: u64) {
         if let Some(line) =
-            header_of(bytes).and_then(|header| self.scanned_record(&header, bytes, address, order))
+            header_of(bytes).and_then(|header| Line::of_record(&self.hasher, &header, bytes, address, order))
         {
             self.found.is_corrupt.push(line);
         }
@@ -290,36 +291,12 @@ impl Scanner<'_> {
             self.count_damage(address.block());
             return false;
         };
-        let Some(line) = self.scanned_record(&header, bytes, address, order) else {
+        let Some(line) = Line::of_record(&self.hasher, &header, bytes, address, order) else {
             self.count_damage(address.block());
             return false;
         };
         self.found.records.push(line);
         true
-    }
-
-    fn scanned_record(
-        &self,
-        header: &RecordHeader,
-        bytes: &[u8],
-        address: RecordAddress,
-        order: u64,
-    ) -> Option<Line> {
-        let key = bytes.get(HEADER_BYTES..HEADER_BYTES + usize::from(header.key_bytes))?;
-        let hash = self.hasher.index_key(header, key);
-        let line = Line {
-            digest: self.hasher.digest_of(header, key),
-            hash,
-            sequence: header.sequence,
-            order,
-            address,
-            units: header.units(),
-            namespace: header.namespace,
-            flags: header.flags,
-            expiry_ms: header.expiry_ms,
-            is_corrupt: false,
-        };
-        (!hash.is_position() || FlatIndex::can_hold(hash)).then_some(line)
     }
 }
 

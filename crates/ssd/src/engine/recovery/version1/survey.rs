@@ -6,7 +6,8 @@
 use super::super::page_reads::{PageBytes, read_pages};
 use crate::engine::progress::OpenProgress;
 use crate::ftl::recovering::RecoveringFtl;
-use crate::log::page_version1::{PageKind, PageSpare};
+use crate::log::page::PageKind;
+use crate::log::page_version1::PageSpare;
 use crate::log::prefix::EPOCH_SHIFT;
 use crate::media::geometry::{BlockId, PAGES_PER_BLOCK, PageAddress};
 use crate::media::unreadable::PageNeed;
