@@ -1,28 +1,17 @@
 //! The record of a file's writes and syncs, replayed: at every point the file is rebuilt with unsynced writes lost or
 //! torn, and everything that was acknowledged by then is there.
-//!
-//! `HEADWATER_REPLAY_SEED=S` replays one seed.
-#![expect(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
-#![expect(clippy::print_stdout, reason = "the log states the seed and the number of points")]
 
+use crate::device::{FRONT_END, complete, get, open_device, seeded};
 use bytes::Bytes;
-use headwater_host::clock::{Nanos, UnixMillis};
+use headwater_host::clock::Nanos;
 use headwater_nvme::spec::status::Status;
 use headwater_sim::faults::DamagePlan;
-use headwater_sim::simulated_file::{SimFile, SimRing};
-use headwater_ssd::command::{
-    FrontEndId, NamespaceId, ReadRelease, RecordExpiry, SsdCommand, SsdCompletion, WriteCondition,
-};
-use headwater_ssd::engine::{DeviceConfig, SsdDevice, StartTime};
+use headwater_sim::simulated_file::SimFile;
+use headwater_ssd::command::{NamespaceId, RecordExpiry, SsdCommand, WriteCondition};
 use headwater_ssd::media::FlashGeometry;
-use headwater_ssd::media::file::{FileMedia, OpenAccess, ZeroFillMode, write_new_file};
+use headwater_ssd::media::file::{OpenAccess, write_new_file};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 
-type FileDevice = SsdDevice<FileMedia<SimRing>>;
-
-const START: StartTime = StartTime { now: Nanos::ZERO, wall: UnixMillis(1_000) };
-const FRONT_END: FrontEndId = FrontEndId(1);
 const KEYS: u32 = 12;
 const COMMANDS: u32 = 500;
 /// Commands in flight at a time.
@@ -48,34 +37,13 @@ impl KeyPast {
     }
 }
 
-fn open(file: &SimFile, access: OpenAccess) -> Result<FileDevice, String> {
-    let media = FileMedia::open_over(file, file.ring(), PathBuf::from("flash"), access, ZeroFillMode::Ahead)
-        .map_err(|error| error.to_string())?;
-    let config = DeviceConfig { frames_max: 512, ..DeviceConfig::default() };
-    SsdDevice::open(media, config, START, &mut |_| {}).map_err(|error| error.to_string())
-}
-
-/// Waits for the next completion.
-fn complete(device: &mut FileDevice, now: &mut Nanos) -> SsdCompletion {
-    for _ in 0..100_000 {
-        let moved = device.poll(*now, START.wall);
-        if let Some(completion) = device.next_completion(FRONT_END) {
-            return completion;
-        }
-        if !moved {
-            *now = device.next_deadline().expect("a command is in flight").max(now.after(Nanos(1)));
-        }
-    }
-    panic!("a command never completes");
-}
-
 fn key_bytes(key: u32) -> Bytes {
     Bytes::from(format!("key-{key}"))
 }
 
 /// Stores and deletes keys, a few commands at a time and never two of one key. Returns what each key went through.
-fn run(file: &SimFile, rng: &mut fastrand::Rng) -> BTreeMap<u32, KeyPast> {
-    let mut device = open(file, OpenAccess::New).unwrap();
+fn fill(file: &SimFile, rng: &mut fastrand::Rng) -> BTreeMap<u32, KeyPast> {
+    let mut device = open_device(file, OpenAccess::New).unwrap();
     file.start_journal();
     let (mut now, mut pasts) = (Nanos::ZERO, BTreeMap::<u32, KeyPast>::new());
     for round in 0..COMMANDS / DEPTH {
@@ -110,14 +78,10 @@ fn run(file: &SimFile, rng: &mut fastrand::Rng) -> BTreeMap<u32, KeyPast> {
 }
 
 fn check(file: &SimFile, pasts: &BTreeMap<u32, KeyPast>, point: usize) -> Result<(), String> {
-    let mut device = open(file, OpenAccess::ReadWrite)?;
+    let mut device = open_device(file, OpenAccess::ReadWrite)?;
     let mut now = Nanos::ZERO;
     for (&key, past) in pasts {
-        let (sink, bytes_max) = (Vec::new().into(), u32::MAX);
-        let get =
-            SsdCommand::Retrieve { key: key_bytes(key), sink, bytes_max, release: ReadRelease::WhenDurable };
-        device.submit(FRONT_END, NamespaceId::FIRST, 0, get).unwrap();
-        let answer = complete(&mut device, &mut now);
+        let answer = get(&mut device, &mut now, NamespaceId::FIRST, &key_bytes(key));
         let found = match answer.status {
             Status::SUCCESS => Some(answer.sink),
             Status::KEY_DOES_NOT_EXIST => None,
@@ -134,16 +98,11 @@ fn check(file: &SimFile, pasts: &BTreeMap<u32, KeyPast>, point: usize) -> Result
 
 #[test]
 fn acknowledged_data_is_in_the_file_at_every_point_of_its_write_record() {
-    let seed = match std::env::var("HEADWATER_REPLAY_SEED") {
-        Ok(text) => text.parse().expect("a seed is a number"),
-        Err(_) => fastrand::u64(..),
-    };
-    println!("HEADWATER_REPLAY_SEED={seed}");
-    let mut rng = fastrand::Rng::with_seed(seed);
+    let (seed, mut rng) = seeded();
     let geometry = FlashGeometry::with_blocks(20);
     let file = SimFile::allocated(geometry, rng.u64(..));
     write_new_file(&file, geometry, *b"0123456789abcdef").unwrap();
-    let pasts = run(&file, &mut rng);
+    let pasts = fill(&file, &mut rng);
     let journal = file.take_journal().unwrap();
     let (first, mut rebuilt) = (rng.usize(0..EVERY), 0);
     let replayed = journal.replay(|point, rebuild| {

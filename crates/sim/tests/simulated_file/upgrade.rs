@@ -1,30 +1,20 @@
 //! The upgrade of a flash file of version 1, interrupted at every point of its record of writes: the file opens by the rules
 //! of one of the versions with the same records, and the next upgrade finishes it.
-//!
-//! `HEADWATER_REPLAY_SEED=S` replays one seed.
-#![expect(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
-#![expect(clippy::print_stdout, reason = "the log states the seed and the number of points")]
 
+use crate::device::{START, config, get, open_device, open_media, run, seeded};
 use bytes::Bytes;
-use headwater_host::clock::{Nanos, UnixMillis};
+use headwater_host::clock::Nanos;
 use headwater_nvme::spec::status::Status;
 use headwater_sim::faults::DamagePlan;
-use headwater_sim::simulated_file::{SimFile, SimRing};
-use headwater_ssd::command::{
-    FrontEndId, NamespaceId, ReadRelease, RecordExpiry, SsdCommand, SsdCompletion, WriteCondition,
-};
+use headwater_sim::simulated_file::SimFile;
+use headwater_ssd::command::{NamespaceId, RecordExpiry, SsdCommand, WriteCondition};
+use headwater_ssd::engine::SsdDevice;
 use headwater_ssd::engine::upgrade::{UpgradeError, UpgradedFile, upgrade_file};
-use headwater_ssd::engine::{DeviceConfig, SsdDevice, StartTime};
 use headwater_ssd::log::record::{FLAG_BATCH_MORE, FLAG_BATCH_REST, FLAG_CLEAR, FLAG_TOMBSTONE};
-use headwater_ssd::media::file::{FileMedia, FileMediaError, OpenAccess, StartupFile, ZeroFillMode};
+use headwater_ssd::media::file::{OpenAccess, StartupFile};
 use headwater_testkit::version1_file::{Version1File, Version1Record};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 
-type FileDevice = SsdDevice<FileMedia<SimRing>>;
-
-const START: StartTime = StartTime { now: Nanos::ZERO, wall: UnixMillis(1_000) };
-const FRONT_END: FrontEndId = FrontEndId(1);
 const UUID: [u8; 16] = *b"upgraded file 16";
 const BLOCKS: u32 = 40;
 const KEYS: u32 = 60;
@@ -122,15 +112,6 @@ fn written(filled: &mut FilledFile, rng: &mut fastrand::Rng) -> SimFile {
     file
 }
 
-fn config() -> DeviceConfig {
-    DeviceConfig { frames_max: 512, ..DeviceConfig::default() }
-}
-
-fn open_media(file: &SimFile) -> Result<FileMedia<SimRing>, FileMediaError> {
-    let path = PathBuf::from("flash");
-    FileMedia::open_over(file, file.ring(), path, OpenAccess::ReadWrite, ZeroFillMode::Ahead)
-}
-
 fn upgrade(file: &SimFile) -> Result<UpgradedFile, UpgradeError> {
     upgrade_noting(file, &mut Vec::new())
 }
@@ -139,45 +120,20 @@ fn upgrade(file: &SimFile) -> Result<UpgradedFile, UpgradeError> {
 fn upgrade_noting(file: &SimFile, openings: &mut Vec<usize>) -> Result<UpgradedFile, UpgradeError> {
     let mut open = || {
         openings.push(file.journal_len());
-        Ok((open_media(file)?, file.clone()))
+        Ok((open_media(file, OpenAccess::ReadWrite)?, file.clone()))
     };
     upgrade_file(&mut open, &config(), START, &mut |_| {})
 }
 
-/// Waits for the next completion.
-fn complete(device: &mut FileDevice, now: &mut Nanos) -> SsdCompletion {
-    for _ in 0..100_000 {
-        let moved = device.poll(*now, START.wall);
-        if let Some(completion) = device.next_completion(FRONT_END) {
-            return completion;
-        }
-        if !moved {
-            *now = device.next_deadline().expect("a command is in flight").max(now.after(Nanos(1)));
-        }
-    }
-    panic!("a command never completes");
-}
-
-fn run(device: &mut FileDevice, now: &mut Nanos, namespace: u8, command: SsdCommand) -> SsdCompletion {
-    device.submit(FRONT_END, NamespaceId(namespace), 0, command).unwrap();
-    complete(device, now)
-}
-
 /// Reads every key. Returns the first difference, and the version of the file.
 fn check(file: &SimFile, keys: &Keys) -> Result<u8, String> {
-    let media = open_media(file).map_err(|error| error.to_string())?;
+    let media = open_media(file, OpenAccess::ReadWrite).map_err(|error| error.to_string())?;
     let version = if media.version_1_session().is_some() { 1 } else { 2 };
     let mut device =
         SsdDevice::open(media, config(), START, &mut |_| {}).map_err(|error| error.to_string())?;
     let mut now = Nanos::ZERO;
     for ((namespace, key), expected) in keys {
-        let get = SsdCommand::Retrieve {
-            key: Bytes::copy_from_slice(key),
-            sink: Vec::new().into(),
-            bytes_max: u32::MAX,
-            release: ReadRelease::WhenDurable,
-        };
-        let answer = run(&mut device, &mut now, *namespace, get);
+        let answer = get(&mut device, &mut now, NamespaceId(*namespace), key);
         let found = match answer.status {
             Status::SUCCESS => Some(answer.sink),
             Status::KEY_DOES_NOT_EXIST => None,
@@ -195,15 +151,6 @@ fn check(file: &SimFile, keys: &Keys) -> Result<u8, String> {
     Ok(version)
 }
 
-fn seeded() -> (u64, fastrand::Rng) {
-    let seed = match std::env::var("HEADWATER_REPLAY_SEED") {
-        Ok(text) => text.parse().expect("a seed is a number"),
-        Err(_) => fastrand::u64(..),
-    };
-    println!("HEADWATER_REPLAY_SEED={seed}");
-    (seed, fastrand::Rng::with_seed(seed))
-}
-
 #[test]
 fn upgraded_file_holds_what_it_held_and_is_written_again() {
     let (_, mut rng) = seeded();
@@ -214,13 +161,17 @@ fn upgraded_file_holds_what_it_held_and_is_written_again() {
     let live = filled.keys.values().flatten().count() as u64;
     assert_eq!(upgraded.switched.map(|switched| switched.records), Some(live));
     assert_eq!(check(&file, &filled.keys), Ok(2));
-    assert!(!open_media(&file).unwrap().holds_version_1());
+    assert!(!open_media(&file, OpenAccess::ReadWrite).unwrap().holds_version_1());
     assert!(matches!(upgrade(&file), Err(UpgradeError::NotVersion1)));
-    let mut device = SsdDevice::open(open_media(&file).unwrap(), config(), START, &mut |_| {}).unwrap();
+    let mut device = open_device(&file, OpenAccess::ReadWrite).unwrap();
     let (key, value) = (Bytes::from("new"), Bytes::from("value").into());
     let (condition, expiry) = (WriteCondition::Always, RecordExpiry::Never);
-    let stored =
-        run(&mut device, &mut Nanos::ZERO.clone(), 1, SsdCommand::Store { key, value, condition, expiry });
+    let stored = run(
+        &mut device,
+        &mut Nanos::ZERO.clone(),
+        NamespaceId::FIRST,
+        SsdCommand::Store { key, value, condition, expiry },
+    );
     assert_eq!(stored.status, Status::SUCCESS);
     assert_eq!(file.misuse(), None);
 }
@@ -267,7 +218,8 @@ fn finish(file: &SimFile, keys: &Keys) -> Result<(), String> {
         other => return Err(format!("the second upgrade gave {other:?}")),
     }
     check(file, keys)?;
-    let is_left = open_media(file).map_err(|error| error.to_string())?.holds_version_1();
+    let is_left =
+        open_media(file, OpenAccess::ReadWrite).map_err(|error| error.to_string())?.holds_version_1();
     if is_left || file.misuse().is_some() {
         return Err(format!("blocks of version 1 are left: {is_left}; misuse: {:?}", file.misuse()));
     }
