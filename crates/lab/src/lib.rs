@@ -24,6 +24,7 @@ mod canned_server;
 mod cpu_account;
 mod driver;
 mod experiments;
+mod flash_zones;
 mod resp_load;
 mod server;
 mod store_client;

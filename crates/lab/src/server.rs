@@ -143,17 +143,9 @@ struct StartingServer {
 
 impl StartingServer {
     fn spawn(program: &'static str, mut command: Command, folder: &Path) -> Result<Self, LabError> {
-        let failed = |reason: String| LabError::Start { program: program.to_owned(), reason };
         let log = folder.join("log");
-        let out = File::create(&log).map_err(|source| LabError::Scratch { path: log.clone(), source })?;
-        let err = out.try_clone().map_err(|error| failed(error.to_string()))?;
-        let child = command
-            .stdin(Stdio::null())
-            .stdout(out)
-            .stderr(err)
-            .spawn()
-            .map_err(|error| failed(format!("{error}: is it installed and on the PATH?")))?;
-        Ok(Self { program, child: Some(child), log })
+        let child = Some(spawn_with_log(program, &mut command, &log)?);
+        Ok(Self { program, child, log })
     }
 
     /// Polls until `look` returns a value, the child has ended, or [`READY_MAX`] has passed.
@@ -198,8 +190,21 @@ impl Drop for StartingServer {
     }
 }
 
+/// Starts a program that writes into a new file `log`. Errors call it `program`.
+pub(crate) fn spawn_with_log(program: &str, command: &mut Command, log: &Path) -> Result<Child, LabError> {
+    let failed = |reason: String| LabError::Start { program: program.to_owned(), reason };
+    let out = File::create(log).map_err(|source| LabError::Scratch { path: log.to_owned(), source })?;
+    let err = out.try_clone().map_err(|error| failed(error.to_string()))?;
+    command
+        .stdin(Stdio::null())
+        .stdout(out)
+        .stderr(err)
+        .spawn()
+        .map_err(|error| failed(format!("{error}: is it installed and on the PATH?")))
+}
+
 /// Kills a child. Its data is scratch, so no orderly shutdown is requested: draining could take longer than the run.
-fn stop(child: &mut Child) {
+pub(crate) fn stop(child: &mut Child) {
     // The child may have ended already.
     let _ = child.kill();
     let _ = child.wait();
@@ -219,7 +224,7 @@ fn free_port() -> Result<u16, LabError> {
 }
 
 /// Returns the `resp` address in a node's ready file, once the file is complete.
-fn resp_address(ready: &Path) -> Option<SocketAddr> {
+pub(crate) fn resp_address(ready: &Path) -> Option<SocketAddr> {
     let text = fs::read_to_string(ready).ok()?;
     let json: serde_json::Value = serde_json::from_str(&text).ok()?;
     json.get("resp")?.as_str()?.parse().ok()

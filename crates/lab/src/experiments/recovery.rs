@@ -9,12 +9,13 @@
 
 use crate::claim::{ClaimGoal, EvidenceLabel, LabClaim};
 use crate::experiment::{ExperimentFindings, LabError, LabExperiment, RunContext};
+use crate::flash_zones::zones_of;
 use crate::measure::SampleSpread;
 use crate::report::ReportRow;
 use crate::store_client::StoreClient;
 use bytes::Bytes;
+use headwater_dma::frame::FRAME_BYTES;
 use headwater_host::clock::Nanos;
-use headwater_host::copy::crc32c;
 use headwater_host::width::narrow;
 use headwater_ssd::command::NamespaceId;
 use headwater_ssd::engine::{DeviceConfig, Durability};
@@ -22,7 +23,8 @@ use headwater_ssd::limits::NAMESPACES;
 use headwater_ssd::log::commit_record::CommitRecord;
 use headwater_ssd::log::page::{PageKind, PageSpare};
 use headwater_ssd::log::record::{UNIT_BYTES, record_units};
-use headwater_ssd::media::file::{FileMedia, FileOptions};
+use headwater_ssd::media::file::zones::ZoneOwner;
+use headwater_ssd::media::file::{FLASH_FILE_NAME, FileMedia, FileOptions};
 use headwater_ssd::media::geometry::{BLOCK_DATA_BYTES, BlockId};
 use headwater_ssd::media::{CELL_BYTES, FlashGeometry, PAGES_PER_BLOCK, PageAddress};
 use std::fs::{File, OpenOptions};
@@ -41,12 +43,8 @@ pub(crate) const EXPERIMENT: LabExperiment = LabExperiment {
 
 const KEY_BYTES: usize = 16;
 const VALUE_BYTES: usize = 100;
-/// Bytes of a slot of the flash file (docs/formats/medium-2.md).
-const SLOT_BYTES: usize = 4_608;
-const BLOCK_BYTES: u64 = (PAGES_PER_BLOCK * SLOT_BYTES) as u64;
-/// Offset of the cells in front of the blocks, behind two superblocks.
-const CELLS_OFFSET: u64 = 8_192;
-const FIRST_SLOT_FIELD: u64 = 40;
+/// Bytes of a slot of the flash file.
+const SLOT_BYTES: usize = FRAME_BYTES;
 
 /// A promise: the number of keys, and the time until the device is ready.
 struct RecoverySize {
@@ -194,14 +192,13 @@ fn open_and_count(context: &RunContext, size: &RecoverySize) -> Result<RecoveryR
 /// log uses.
 fn damage_checkpoint(context: &RunContext, blocks: u32) -> Result<u64, LabError> {
     let failed = io_failed("damage the checkpoint of the scratch flash file");
-    let path = context.scratch().join("flash");
+    let path = context.scratch().join(FLASH_FILE_NAME);
+    let zones = zones_of(&path)?;
     let file = OpenOptions::new().read(true).write(true).open(path).map_err(&failed)?;
-    let mut first_slot = [0; 8];
-    file.read_exact_at(&mut first_slot, FIRST_SLOT_FIELD).map_err(&failed)?;
-    let first_slot = u64::from_le_bytes(first_slot);
-    let seed = crc32c(0, &uuid(context));
+    let seed = zones.checksum_seed();
     let mut newest = None;
-    for at in (CELLS_OFFSET..first_slot).step_by(CELL_BYTES) {
+    for cell in zones.metadata().into_iter().filter(|owner| matches!(owner, ZoneOwner::Cell(_))) {
+        let at = zones.range(cell).start;
         let mut cell = [0; CELL_BYTES];
         file.read_exact_at(&mut cell, at).map_err(&failed)?;
         let record = CommitRecord::decode(&cell, seed);
@@ -212,10 +209,11 @@ fn damage_checkpoint(context: &RunContext, blocks: u32) -> Result<u64, LabError>
     let (mut used, mut damaged) = (0, 0);
     for block in 0..blocks {
         for page in 0..narrow(PAGES_PER_BLOCK) {
-            let slot = first_slot + u64::from(block) * BLOCK_BYTES + u64::from(page) * SLOT_BYTES as u64;
+            let address = PageAddress::new(BlockId(block), page);
+            let slot = zones.range(ZoneOwner::Slot(address)).start;
             let mut bytes = [0; SLOT_BYTES];
             file.read_exact_at(&mut bytes, slot).map_err(&failed)?;
-            match PageSpare::decode(&bytes, PageAddress::new(BlockId(block), page), seed) {
+            match PageSpare::decode(&bytes, address, seed) {
                 Some(PageSpare { kind: PageKind::Checkpoint, continues, .. }) if continues == index_page => {
                     file.write_all_at(&[0; 128], slot).map_err(&failed)?;
                     damaged += 1;

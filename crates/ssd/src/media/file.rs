@@ -36,7 +36,6 @@ use cells::{CellAccess, CellOperations};
 pub use error::FileMediaError;
 use headwater_dma::frame::MediaFrame;
 use headwater_host::clock::{Clock, Nanos};
-use headwater_host::copy::crc32c;
 use headwater_host::file::{DirectChoice, FileMode};
 use headwater_host::mapped_region::SectorBuffer;
 use headwater_host::uring::{FileTransfer, FinishedTransfer, RingKind, UringChoice};
@@ -411,7 +410,7 @@ impl<R: TransferRing> Media for FileMedia<R> {
             cells: self.layout.cells,
             checksum_seed: match self.version() {
                 MediumVersion::One => 0,
-                MediumVersion::Two => crc32c(0, &self.layout.uuid),
+                MediumVersion::Two => self.layout.checksum_seed(),
             },
         }
     }

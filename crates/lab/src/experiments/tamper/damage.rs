@@ -2,14 +2,15 @@
 //!
 //! Input: an image and a seed. Output: the changes of its bytes. Invariant: one seed and one image give one damage.
 
-use super::image::{FlashImage, SLOT_BYTES};
+use super::image::FlashImage;
+use headwater_dma::frame::FRAME_BYTES;
 use headwater_ssd::log::page::PageKind;
-use headwater_ssd::media::{CELL_BYTES, PAGE_DATA_BYTES};
+use headwater_ssd::media::PAGE_DATA_BYTES;
 use std::fmt;
 use std::ops::Range;
 
 const SECTOR_BYTES: usize = 512;
-const SUPERBLOCK_BYTES: usize = 4_096;
+const SLOT_BYTES: usize = FRAME_BYTES;
 
 /// A kind of damage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -132,21 +133,11 @@ impl Damage {
 
     /// Damages one superblock, one cell, or all cells of a side.
     fn strike_metadata(&mut self, image: &FlashImage, random: &mut fastrand::Rng) {
-        let superblocks = [0, SUPERBLOCK_BYTES, image.slots.end, image.bytes.len() - SUPERBLOCK_BYTES];
-        let side = if random.bool() {
-            2 * SUPERBLOCK_BYTES..image.slots.start
-        } else {
-            image.slots.end + SUPERBLOCK_BYTES..image.bytes.len() - SUPERBLOCK_BYTES
-        };
+        let [_, first, second, third] = &image.superblocks;
+        let side = if random.bool() { first.end..image.slots.start } else { second.end..third.start };
         let range = match random.u8(..3) {
-            0 => {
-                let at = superblocks[random.usize(..superblocks.len())];
-                at..at + SUPERBLOCK_BYTES
-            }
-            1 => {
-                let at = image.cells[random.usize(..image.cells.len())];
-                at..at + CELL_BYTES
-            }
+            0 => image.superblocks[random.usize(..image.superblocks.len())].clone(),
+            1 => image.cells[random.usize(..image.cells.len())].clone(),
             _ => side,
         };
         let older = &image.older[random.usize(..image.older.len())];

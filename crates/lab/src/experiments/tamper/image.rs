@@ -6,23 +6,17 @@
 use super::node::{NodeFolder, NodeStart};
 use super::resp::{RespClient, RespReply};
 use crate::experiment::{LabError, RunContext};
+use crate::flash_zones::zones_of;
 use headwater_host::clock::{Clock, Nanos};
-use headwater_host::copy::crc32c;
 use headwater_host::width::narrow;
 use headwater_ssd::log::commit_record::CommitRecord;
 use headwater_ssd::log::page::{PageKind, PageSpare};
+use headwater_ssd::media::file::zones::{FileZones, ZoneOwner};
 use headwater_ssd::media::geometry::BlockId;
-use headwater_ssd::media::{CELL_BYTES, PAGES_PER_BLOCK, PageAddress};
+use headwater_ssd::media::{PAGES_PER_BLOCK, PageAddress};
 use std::collections::BTreeMap;
 use std::fs;
 use std::ops::Range;
-
-/// Bytes of a slot of the file: data, spare and the rest of the sector.
-pub(super) const SLOT_BYTES: usize = 4_608;
-/// Offset of the cells in front of the blocks.
-const CELLS_OFFSET: usize = 8_192;
-const FIRST_SLOT_FIELD: usize = 40;
-const UUID_FIELD: usize = 56;
 
 const CAPACITY: &str = "24MiB";
 /// Databases of the Redis protocol: each is a namespace.
@@ -48,9 +42,11 @@ pub(super) struct FlashImage {
     pub(super) values: BTreeMap<DatabaseKey, Vec<u8>>,
     /// Offsets of the pages that were programmed, with their kinds.
     pub(super) pages: Vec<(usize, PageKind)>,
-    /// Offsets of the cells with records.
-    pub(super) cells: Vec<usize>,
-    /// Offsets of the blocks.
+    /// The cells with records.
+    pub(super) cells: Vec<Range<usize>>,
+    /// The copies of the superblock.
+    pub(super) superblocks: [Range<usize>; 4],
+    /// The bytes of the blocks.
     pub(super) slots: Range<usize>,
 }
 
@@ -87,7 +83,8 @@ impl FlashImages {
             let bytes = fs::read(folder.flash());
             let bytes = bytes.map_err(|source| LabError::Io { what: "read the flash file", source })?;
             if session + 2 >= SESSIONS {
-                images.push(FlashImage::new(bytes.clone(), older.clone(), values.clone())?);
+                let zones = zones_of(&folder.flash())?;
+                images.push(FlashImage::new(&zones, bytes.clone(), older.clone(), values.clone())?);
             }
             older.push(bytes);
         }
@@ -99,39 +96,43 @@ impl FlashImages {
 
 impl FlashImage {
     fn new(
+        zones: &FileZones,
         bytes: Vec<u8>,
         older: Vec<Vec<u8>>,
         values: BTreeMap<DatabaseKey, Vec<u8>>,
     ) -> Result<Self, LabError> {
-        let uuid = &bytes[UUID_FIELD..UUID_FIELD + 16];
-        let seed = crc32c(0, uuid);
-        let first = bytes[FIRST_SLOT_FIELD..FIRST_SLOT_FIELD + 8].try_into().expect("8 bytes");
-        let start: usize = narrow(u64::from_le_bytes(first));
-        let tail = CELLS_OFFSET + (start - CELLS_OFFSET) + SLOT_BYTES;
-        let blocks = (bytes.len() - tail) / (SLOT_BYTES * PAGES_PER_BLOCK);
-        let slots = start..start + blocks * SLOT_BYTES * PAGES_PER_BLOCK;
-        let addresses =
-            (0..blocks).flat_map(|block| (0..narrow(PAGES_PER_BLOCK)).map(move |page| (block, page)));
-        let pages: Vec<_> = (slots.clone().step_by(SLOT_BYTES).zip(addresses))
-            .filter_map(|(at, (block, page))| {
-                let address = PageAddress::new(BlockId(narrow(block)), page);
-                let spare = PageSpare::of_intact(&bytes[at..at + SLOT_BYTES], address, seed)?;
-                Some((at, spare.kind))
+        let seed = zones.checksum_seed();
+        let slots = place(&zones.slots());
+        let blocks = (0..zones.geometry().blocks).map(BlockId);
+        let pages: Vec<_> = blocks
+            .flat_map(|block| (0..narrow(PAGES_PER_BLOCK)).map(move |page| PageAddress::new(block, page)))
+            .filter_map(|address| {
+                let slot = place(&zones.range(ZoneOwner::Slot(address)));
+                let spare = PageSpare::of_intact(&bytes[slot.clone()], address, seed)?;
+                Some((slot.start, spare.kind))
             })
             .collect();
-        let cells: Vec<usize> = (CELLS_OFFSET..start)
-            .chain(slots.end..bytes.len())
-            .step_by(CELL_BYTES)
-            .filter(|at| {
-                let cell = bytes.get(*at..at + CELL_BYTES);
-                cell.is_some_and(|cell| CommitRecord::decode(cell, seed).is_some())
-            })
-            .collect();
+        let (mut cells, mut superblocks) = (Vec::new(), Vec::new());
+        for owner in zones.metadata() {
+            let found = place(&zones.range(owner));
+            match owner {
+                ZoneOwner::Superblock { .. } => superblocks.push(found),
+                _ if CommitRecord::decode(&bytes[found.clone()], seed).is_some() => cells.push(found),
+                _ => {}
+            }
+        }
         if pages.is_empty() || cells.is_empty() {
             return Err(failed("no page or no commit record of the image was found"));
         }
-        Ok(Self { bytes, older, values, pages, cells, slots })
+        let superblocks =
+            superblocks.try_into().unwrap_or_else(|_| unreachable!("a file has four superblocks"));
+        Ok(Self { bytes, older, values, pages, cells, superblocks, slots })
     }
+}
+
+/// Returns a part of the file as a part of its bytes in memory.
+fn place(part: &Range<u64>) -> Range<usize> {
+    narrow(part.start)..narrow(part.end)
 }
 
 /// An answer of a node.

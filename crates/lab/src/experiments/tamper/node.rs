@@ -5,12 +5,12 @@
 
 use super::resp::RespClient;
 use crate::experiment::{LabError, RunContext};
+use crate::server::{resp_address, spawn_with_log, stop};
 use headwater_host::clock::{Clock, Nanos};
 use rustix::process::{Pid, Signal, kill_process};
-use std::fs::{self, File};
-use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus};
 
 /// Time after which a program that neither serves nor ends hangs.
 const END_MAX: Nanos = Nanos::from_millis(20_000);
@@ -96,18 +96,12 @@ impl NodeFolder {
     }
 
     fn spawn(&self, args: &[&str], paths: &[(&str, PathBuf)]) -> Result<Child, LabError> {
-        let log = self.folder.join("log");
-        let out = File::create(&log).map_err(|source| LabError::Scratch { path: log, source })?;
-        let err = out.try_clone().map_err(|source| LabError::Io { what: "share a log", source })?;
         let mut command = Command::new(&self.program);
-        command.args(args).stdin(Stdio::null()).stdout(out).stderr(err);
+        command.args(args);
         for (flag, path) in paths {
             command.arg(flag).arg(path);
         }
-        command.spawn().map_err(|error| LabError::Start {
-            program: self.program.display().to_string(),
-            reason: error.to_string(),
-        })
+        spawn_with_log(&self.program.display().to_string(), &mut command, &self.folder.join("log"))
     }
 }
 
@@ -128,9 +122,7 @@ impl ServingNode {
 
 impl Drop for ServingNode {
     fn drop(&mut self) {
-        // It may have ended already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        stop(&mut self.child);
     }
 }
 
@@ -148,10 +140,4 @@ fn wait(child: &mut Child) -> Result<Option<ExitStatus>, LabError> {
         Clock::sleep(POLL_INTERVAL);
     }
     Ok(None)
-}
-
-/// Returns the address in a ready file, once the file is complete.
-fn resp_address(ready: &Path) -> Option<SocketAddr> {
-    let json: serde_json::Value = serde_json::from_str(&fs::read_to_string(ready).ok()?).ok()?;
-    json.get("resp")?.as_str()?.parse().ok()
 }

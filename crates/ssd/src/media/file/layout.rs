@@ -5,6 +5,7 @@
 
 use super::super::{CELL_BYTES, CELLS_PER_SIDE, CellNumber, FlashGeometry, PAGES_PER_BLOCK, PageAddress};
 use headwater_dma::frame::FRAME_BYTES;
+use headwater_host::copy::crc32c;
 
 /// Alignment and size unit of every structure except the slots.
 pub(super) const PIECE_BYTES: usize = 4_096;
@@ -76,6 +77,11 @@ impl FlashLayout {
         let fit = slots_offset.saturating_sub(FRONT_CELLS_OFFSET) / PIECE;
         let front = u16::try_from(fit).unwrap_or(u16::MAX).min(front_max);
         Self::of_version_2(geometry, uuid, (front, tail), slots_offset)
+    }
+
+    /// Returns the value that the checksums of pages and commit records start from.
+    pub(super) fn checksum_seed(&self) -> u32 {
+        crc32c(0, &self.uuid)
     }
 
     /// Returns true if nothing in front of the slots overlaps them, and they begin where a piece could.

@@ -11,6 +11,7 @@ mod zero_fill;
 
 use super::super::{CellNumber, MediaOp, NandRule, PAGES_PER_BLOCK};
 use super::*;
+use headwater_host::copy::crc32c;
 use tempfile::TempDir;
 
 const UUID: [u8; 16] = *b"0123456789abcdef";

@@ -1,16 +1,19 @@
 //! The map of a flash file: the owner and the name of every field, by offset.
 //!
-//! Input: a geometry. Output: [`FileZone`]s. Invariant: the zones of one owner are consecutive and cover it, and the
+//! Input: a geometry, or a file. Output: [`FileZone`]s. Invariant: the zones of one owner are consecutive and cover it, and the
 //! owners cover the file; the offsets come from the structures and constants with which the medium writes.
 //!
 //! It is for tools and tests that aim at one field of a file.
 
 use super::layout::{FieldOffset, FlashLayout, PIECE_BYTES, SLOT_BYTES, SUPERBLOCK_COPIES};
-use super::superblock::SUPERBLOCK_FIELDS;
+use super::startup::{CheckedFile, check_file};
+use super::superblock::{SUPERBLOCK_FIELDS, VERSION};
+use super::{FileMediaError, OpenAccess, StartupFile, version1};
 use crate::media::{
     BlockId, CellNumber, FlashGeometry, PAGE_DATA_BYTES, PAGE_SPARE_BYTES, PAGES_PER_BLOCK, PageAddress,
 };
 use std::ops::Range;
+use std::path::Path;
 
 /// The structure that a part of the file belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -66,7 +69,7 @@ const SPARE_FIELDS: &[FieldOffset] = &[
 /// The parts of a commit cell: the commit record and what lies behind it.
 const CELL_FIELDS: &[FieldOffset] = &[("record", 0), ("zero", 1_024)];
 
-/// The map of new files of one geometry.
+/// The map of one file, or of new files of one geometry.
 #[derive(Clone, Copy, Debug)]
 pub struct FileZones {
     layout: FlashLayout,
@@ -78,6 +81,38 @@ impl FileZones {
     pub fn new(geometry: FlashGeometry) -> Self {
         // The uuid does not move anything.
         Self { layout: FlashLayout::new(geometry, [0; 16]) }
+    }
+
+    /// Returns the map of a file of version 2, from its superblock. Errors call the file `path`.
+    ///
+    /// # Errors
+    /// The file has another version or length, its superblock is damaged, or an access to it failed.
+    pub fn of_file(file: &impl StartupFile, path: &Path) -> Result<Self, FileMediaError> {
+        let CheckedFile { layout, version1, .. } = check_file(path, file, OpenAccess::ReadOnly)?;
+        if version1.is_some() {
+            let path = path.to_owned();
+            return Err(FileMediaError::Version { path, found: version1::VERSION, known: VERSION });
+        }
+        Ok(Self { layout })
+    }
+
+    /// Returns the geometry.
+    #[must_use]
+    pub fn geometry(&self) -> FlashGeometry {
+        self.layout.geometry
+    }
+
+    /// Returns the value that the checksums of the file's pages and commit records start from. The map of a new file has
+    /// that of a file whose uuid is zero.
+    #[must_use]
+    pub fn checksum_seed(&self) -> u32 {
+        self.layout.checksum_seed()
+    }
+
+    /// Returns the bytes of all slots.
+    #[must_use]
+    pub fn slots(&self) -> Range<u64> {
+        self.layout.slots_offset..self.layout.tail_offset()
     }
 
     /// Returns the length of the file.
@@ -131,7 +166,7 @@ impl FileZones {
     /// Returns the structure that a byte of the file belongs to.
     #[must_use]
     pub fn owner_at(&self, offset: u64) -> Option<ZoneOwner> {
-        if !(self.layout.slots_offset..self.layout.tail_offset()).contains(&offset) {
+        if !self.slots().contains(&offset) {
             return self.metadata().into_iter().find(|&owner| self.range(owner).contains(&offset));
         }
         let index = usize::try_from((offset - self.layout.slots_offset) / SLOT_BYTES as u64).ok()?;

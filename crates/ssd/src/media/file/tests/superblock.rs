@@ -2,6 +2,7 @@
 
 use super::super::layout::{PIECE_BYTES, SUPERBLOCK_COPIES};
 use super::super::startup::{CheckedFile, check_file, write_new_file};
+use super::super::zones::{FileZones, ZoneOwner};
 use super::*;
 use std::cell::RefCell;
 use std::io;
@@ -306,4 +307,29 @@ fn an_unknown_version_is_reported_with_both_numbers() {
     file.set_copy(0, &changed(&file.copy(0), |piece| piece[8] = 9));
     let opened = file.open(OpenAccess::ReadOnly);
     assert!(matches!(opened, Err(FileMediaError::Version { found: 9, known: 2, .. })), "{opened:?}");
+}
+
+#[test]
+fn map_of_a_file_follows_its_superblock() {
+    let file = MemoryFile::new(UUID);
+    let zones = FileZones::of_file(&file, Path::new("flash")).unwrap();
+    assert_eq!((zones.geometry().blocks, zones.checksum_seed()), (1, crc32c(0, &UUID)));
+    assert_eq!(zones.metadata(), FileZones::new(zones.geometry()).metadata());
+    // As in an upgraded file: three cells in front, in the same space.
+    for copy in 0..COPIES {
+        file.set_copy(
+            copy,
+            &changed(&file.copy(copy), |piece| piece[108..112].copy_from_slice(&[3, 0, 0, 0])),
+        );
+    }
+    let zones = FileZones::of_file(&file, Path::new("flash")).unwrap();
+    assert_eq!(zones.metadata().len(), COPIES + 3 + 32);
+    let last_in_front = zones.range(ZoneOwner::Cell(CellNumber(2)));
+    assert!(last_in_front.end < zones.slots().start, "{last_in_front:?}");
+    assert_eq!(zones.range(ZoneOwner::Cell(CellNumber(3))).start, zones.slots().end + PIECE_BYTES as u64);
+    file.set_copy(0, &[0; PIECE_BYTES]);
+    file.set_copy(3, &[0; PIECE_BYTES]);
+    assert_eq!(FileZones::of_file(&file, Path::new("flash")).unwrap().metadata(), zones.metadata());
+    file.set_copy(1, &[0; PIECE_BYTES]);
+    assert!(FileZones::of_file(&file, Path::new("flash")).is_err());
 }
