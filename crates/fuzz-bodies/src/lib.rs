@@ -12,6 +12,8 @@ pub mod admission;
 pub mod attach_message;
 /// Fuzzes the decoding of submission queue entries.
 pub mod command_decode;
+/// Fuzzes the decoding of commit records.
+pub mod commit_record;
 /// Fuzzes the parsing of configuration files.
 pub mod config;
 /// Fuzzes the translation of PRPs and SGLs with the memory that they point to.
@@ -20,8 +22,12 @@ pub mod data_pointer;
 pub mod media_recovery;
 /// Fuzzes the NVMe driver with a hostile controller.
 pub mod nvme_driver;
+/// Fuzzes the decoding of spares of pages.
+pub mod page_spare;
 /// Fuzzes the parsing of keys in interchange form.
 pub mod psk_interchange;
+/// Fuzzes the decoding of headers of records.
+pub mod record_header;
 /// Fuzzes the parsing of RESP streams, cut into reads in two ways.
 pub mod resp;
 /// Fuzzes the superblock of a flash file.

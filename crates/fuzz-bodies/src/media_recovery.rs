@@ -1,4 +1,4 @@
-//! Recovery: for any contents of the medium, the device opens or fails with a reason; it serves only data with a valid
+//! Recovery of a medium of version 1: for any contents, the device opens or fails with a reason; it serves only data with a valid
 //! checksum.
 //!
 //! Input: a script, one or a few bytes for each step, that writes records and pages as the log would and then corrupts
@@ -52,7 +52,7 @@ pub fn body(bytes: &[u8]) {
 /// Opens a device on the medium; if it opens, it lists its keys. Neither may panic or hang.
 fn recover(medium: MemoryMedia) {
     let start = StartTime { now: Nanos::ZERO, wall: UnixMillis(0) };
-    let opened = SsdDevice::open(medium, DeviceConfig::default(), start, &mut |_| {});
+    let opened = SsdDevice::open(medium.as_version_1(), DeviceConfig::default(), start, &mut |_| {});
     let mut device = match opened {
         Ok(device) => device,
         Err(error) => {

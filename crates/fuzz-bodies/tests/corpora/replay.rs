@@ -3,7 +3,7 @@
 //! Each test file in this folder passes a body and the name of its corpus.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Runs `body` over every file of `fuzz/corpus/TARGET`, and over variants of each: cut short, or with one bit flipped.
 ///
@@ -14,7 +14,7 @@ use std::path::Path;
     reason = "shown only when the test fails: the last line names the failing input"
 )]
 pub(crate) fn replay(target: &str, body: impl Fn(&[u8])) {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target);
+    let folder = corpus(target);
     let mut files: Vec<_> = fs::read_dir(&folder)
         .unwrap_or_else(|error| panic!("{}: {error}", folder.display()))
         .map(|entry| entry.expect("a corpus can be listed").path())
@@ -36,4 +36,18 @@ pub(crate) fn replay(target: &str, body: impl Fn(&[u8])) {
             body(&damaged);
         }
     }
+}
+
+/// Asserts that a file of the corpus holds what an encoder writes.
+///
+/// # Panics
+/// If it holds other bytes, or cannot be read.
+pub(crate) fn assert_seed(target: &str, name: &str, written: &[u8]) {
+    let path = corpus(target).join(name);
+    let seed = fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    assert!(seed == written, "{} is not what the encoder writes now", path.display());
+}
+
+fn corpus(target: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target)
 }
