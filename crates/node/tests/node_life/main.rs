@@ -2,6 +2,7 @@
 
 mod attached;
 mod errors;
+mod failed_flush;
 mod histories;
 mod running;
 mod upgrade;

@@ -31,6 +31,11 @@ pub(crate) struct RunningNode {
 impl RunningNode {
     /// Starts a node with its data in `folder/data` and waits until it serves.
     pub(crate) fn start(folder: &Path, more: &[&str]) -> Self {
+        Self::start_by(folder, more, command)
+    }
+
+    /// Starts a node as [`start`](Self::start) does, by the command that `run` makes of the arguments.
+    pub(crate) fn start_by(folder: &Path, more: &[&str], run: impl FnOnce(&[&str]) -> Command) -> Self {
         let ready = folder.join("ready.json");
         let data = folder.join("data");
         let mut args = vec!["serve", "--resp", "127.0.0.1:0", "--metrics", "127.0.0.1:0"];
@@ -40,7 +45,7 @@ impl RunningNode {
         }
         args.extend(more);
         let _left_by_a_killed_node = std::fs::remove_file(&ready);
-        let mut child = command(&args).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut child = run(&args).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let text = loop {
             if let Ok(text) = std::fs::read_to_string(&ready) {
                 break text;

@@ -1,0 +1,94 @@
+//! A flush that fails while a node serves: the system call of the node returns the error of a disk.
+//!
+//! `failing_flush.c` starts the node and answers its calls of `fdatasync`. So nothing of the node is replaced; only the
+//! flushes of io_uring, which are no system calls, cannot be made to fail, and the node runs on its other ring. What this
+//! cannot show is the page cache of a kernel whose write-back failed: no disk fails here, so what the next node reads is
+//! what the last one wrote.
+#![expect(clippy::unwrap_used, reason = "a failed set-up fails the test")]
+#![expect(clippy::print_stdout, reason = "a test that is skipped says why")]
+
+use crate::running::{RunningNode, command};
+use std::path::Path;
+use std::process::{Command, Output};
+
+/// The exit code of a launcher without the system's support.
+const NO_FILTER: i32 = 77;
+
+/// Compiles the launcher into a folder. Returns a reason if it cannot run here.
+fn launcher(folder: &Path) -> Result<String, String> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/node_life/failing_flush.c");
+    let program = folder.join("failing_flush").to_str().unwrap().to_owned();
+    let mut gcc = Command::new("gcc");
+    gcc.args(["-std=c11", "-O1", "-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Werror", "-o", &program]);
+    let compiled = gcc.arg(source).output().map_err(|error| format!("gcc: {error}"))?;
+    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+    let tried = Command::new(&program).args(["/nowhere", "/bin/true"]).output().unwrap();
+    match tried.status.code() {
+        Some(0) => Ok(program),
+        Some(NO_FILTER) => Err(String::from_utf8_lossy(&tried.stderr).into_owned()),
+        _ => panic!("{tried:?}"),
+    }
+}
+
+fn assert_refused(failed: &Output) {
+    let complaint = String::from_utf8_lossy(&failed.stderr);
+    assert_eq!(failed.status.code(), Some(1), "{complaint}");
+    assert!(complaint.contains("MISCONF a write or a flush of the flash failed"), "{complaint}");
+}
+
+#[test]
+fn after_a_failed_flush_the_node_says_so_refuses_writes_for_good_and_answers_reads() {
+    let dir = tempfile::tempdir().unwrap();
+    let launcher = match launcher(dir.path()) {
+        Ok(launcher) => launcher,
+        Err(reason) => {
+            println!("skipped: fdatasync cannot be made to fail here: {reason}");
+            return;
+        }
+    };
+    let switch = dir.path().join("fail");
+    let node = RunningNode::start_by(dir.path(), &["--durability", "always"], |args| {
+        let node = command(args);
+        let mut under = Command::new(&launcher);
+        under.arg(&switch).arg(node.get_program()).args(node.get_args()).env_remove("HEADWATER_RESP");
+        under
+    });
+    assert_eq!(node.kv(&["put", "kept", "before"]).status.code(), Some(0));
+    assert!(node.http("/metrics").contains("headwater_writes_failed 0"));
+
+    std::fs::write(&switch, "").unwrap();
+    assert_refused(&node.kv(&["put", "lost", "after"]));
+    let health = node.http_until("/healthz", "HTTP/1.1 503");
+    assert!(health.contains("writes fail: a flush failed: ") && health.contains("(os error 5)"), "{health}");
+    assert!(node.http("/metrics").contains("headwater_writes_failed 1"));
+    // What was durable is read, and what was not is not shown, nor called absent.
+    assert_eq!(node.kv(&["get", "kept"]).stdout, b"before");
+    let lost = node.kv(&["get", "lost"]);
+    assert_eq!((lost.status.code(), lost.stdout.len()), (Some(1), 0));
+    assert!(String::from_utf8_lossy(&lost.stderr).contains("unrecovered error"), "{lost:?}");
+    let failed = std::fs::metadata(&switch).unwrap().len();
+    assert_eq!(failed, 1, "{failed} flushes failed: the first one is final");
+
+    // The disk is well again. That the next flush would succeed means nothing.
+    std::fs::remove_file(&switch).unwrap();
+    assert_refused(&node.kv(&["put", "kept", "after"]));
+    assert_refused(&node.kv(&["del", "kept"]));
+    assert!(node.http("/healthz").starts_with("HTTP/1.1 503"));
+    assert_eq!(node.kv(&["get", "kept"]).stdout, b"before");
+    let flash = format!("{}/flash: a flush failed: ", node.data());
+    let (code, log) = node.end();
+    assert_eq!(code, Some(1), "a node that could not write its checkpoint ended as if it had: {log}");
+    let lines: Vec<&str> = log.lines().filter(|line| line.contains(&flash)).collect();
+    assert_eq!(lines.len(), 1, "one line names the file:\n{log}");
+    assert!(lines[0].contains("(os error 5); the node refuses every write from now on"), "{log}");
+
+    let node = RunningNode::start(dir.path(), &[]);
+    assert_eq!(node.kv(&["get", "kept"]).stdout, b"before");
+    // The commit may be there or not, as after a power cut; it is answered without an error.
+    let lost = node.kv(&["get", "lost"]);
+    assert!(lost.stdout == b"after" || lost.stdout.is_empty(), "{lost:?}");
+    assert!(!String::from_utf8_lossy(&lost.stderr).contains("error"), "{lost:?}");
+    assert_eq!(node.kv(&["put", "kept", "again"]).status.code(), Some(0));
+    assert!(node.http("/healthz").starts_with("HTTP/1.1 200"));
+    node.stop();
+}
