@@ -16,7 +16,7 @@ use std::path::Path;
 /// collected: a device of 160 blocks that is 85 % full can do without so many.
 const READ_STRIKES: usize = 4;
 const WRITE_STRIKES: usize = 2;
-const SECTOR_BYTES: u64 = 512;
+const SECTOR_BYTES: usize = 512;
 /// The round of values that are written beside the strikes.
 const LAST_ROUND: u8 = ROUNDS + 1;
 
@@ -92,10 +92,11 @@ impl SurvivalProof {
 
     /// Flips a bit of a random sector that is in use.
     fn strike(&mut self, flash: &File) {
-        let sectors = flash.metadata().unwrap().len() / SECTOR_BYTES;
+        let sector_bytes = u64::try_from(SECTOR_BYTES).unwrap();
+        let sectors = flash.metadata().unwrap().len() / sector_bytes;
         loop {
-            let sector = self.random.u64(..sectors) * SECTOR_BYTES;
-            let mut bytes = [0; SECTOR_BYTES as usize];
+            let sector = self.random.u64(..sectors) * sector_bytes;
+            let mut bytes = [0; SECTOR_BYTES];
             flash.read_exact_at(&mut bytes, sector).unwrap();
             if bytes.iter().any(|byte| *byte != 0) {
                 let at = self.random.usize(..bytes.len());

@@ -14,8 +14,8 @@ use headwater_dma::frame::MediaFrame;
 use headwater_host::clock::Nanos;
 
 impl<M: Media> Ftl<M> {
-    /// Returns true if this many blocks are free for a checkpoint. The collector needs none meanwhile: behind it the blocks
-    /// of the checkpoint before are free, and each block that it then opens lets it empty another one.
+    /// Returns true if this many blocks are free for a checkpoint. While it is written the collector needs none:
+    /// afterwards the blocks of the checkpoint before are free, and each block that it opens lets it empty another one.
     pub(crate) fn has_checkpoint_blocks(&self, blocks: usize) -> bool {
         self.blocks().free_count() >= blocks
     }
