@@ -197,7 +197,8 @@ pub struct DeviceStats {
     pub lost_pages: u64,
     /// Namespaces of which records may be lost now: some of their keys are answered with errors.
     pub namespaces_in_doubt: u64,
-    /// Commit cells and pages of the checkpoint that the opening found damaged, and of which other copies hold the same.
+    /// Commit cells, pages of the checkpoint and copies of the superblock that the opening found damaged, and of which other
+    /// copies hold the same.
     pub damaged_copies: u64,
     /// Unreadable pages whose loss was accepted when the device was opened.
     pub unreadable_pages: u64,

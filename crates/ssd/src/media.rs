@@ -266,6 +266,12 @@ pub trait Media {
         None
     }
 
+    /// Returns the number of copies of the medium's own structures that were damaged when it was opened, and of which other
+    /// copies hold the same.
+    fn damaged_copies(&self) -> u64 {
+        0
+    }
+
     /// Returns the file beneath a page and the offset of the page in it, in bytes; `None` on media without a file.
     fn file_place(&self, page: PageAddress) -> Option<(&Path, u64)> {
         let _ = page;

@@ -8,6 +8,7 @@
 //! Consecutive pages that are submitted back to back become one write, or one read, at the next poll. Transfers use
 //! io_uring and bypass the page cache, as far as the system supports each.
 
+mod accessors;
 mod backing;
 mod batches;
 mod cells;
@@ -144,37 +145,6 @@ impl FileMedia {
 }
 
 impl<R: TransferRing> FileMedia<R> {
-    /// Returns the uuid that the file got when it was created.
-    #[must_use]
-    pub fn uuid(&self) -> [u8; 16] {
-        self.layout.uuid
-    }
-
-    /// Returns the path of the file.
-    #[must_use]
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// Returns the copies of the superblock that were not as they should be when the file was opened. They were written
-    /// again, unless the file was opened read-only.
-    #[must_use]
-    pub fn bad_superblocks(&self) -> &[BadSuperblock] {
-        &self.bad_superblocks
-    }
-
-    /// Returns the last session of a file of version 1; `None` on other files.
-    #[must_use]
-    pub fn version_1_session(&self) -> Option<u64> {
-        self.version1.as_ref().map(Version1Pages::session)
-    }
-
-    /// Returns true if the file was upgraded and may hold blocks of version 1.
-    #[must_use]
-    pub fn holds_version_1(&self) -> bool {
-        self.features.incompatible & FeatureBits::HOLDS_VERSION_1 != 0
-    }
-
     fn version(&self) -> MediumVersion {
         match self.version1 {
             Some(_) => MediumVersion::One,
@@ -466,6 +436,10 @@ impl<R: TransferRing> Media for FileMedia<R> {
 
     fn lack_of_space(&self) -> Option<MediaError> {
         self.space.refused()
+    }
+
+    fn damaged_copies(&self) -> u64 {
+        self.bad_superblocks.len() as u64
     }
 
     fn next_event(&self) -> Option<Nanos> {

@@ -114,7 +114,8 @@ impl SnapshotCollector {
         gauge(
             encoder,
             "damaged_copies",
-            "Commit cells and checkpoint pages that the start found damaged and of which another copy holds the same",
+            "Commit cells, checkpoint pages and superblocks that the start found damaged and of which another copy holds \
+             the same",
             device.damaged_copies,
         )
     }
