@@ -63,6 +63,8 @@ pub(crate) struct FailingMedia {
     /// Pages programmed, and the error number with which programs fail.
     pub(crate) programs: u64,
     pub(crate) program_errno: Option<i32>,
+    /// Commit cells written.
+    pub(crate) cells_written: u64,
     /// Flushes, and the error number with which they fail.
     pub(crate) flushes: u64,
     pub(crate) flush_errno: Option<i32>,
@@ -86,6 +88,7 @@ impl FailingMedia {
             erased: Vec::new(),
             programs: 0,
             program_errno: None,
+            cells_written: 0,
             flushes: 0,
             flush_errno: None,
         }
@@ -192,7 +195,7 @@ impl Media for FailingMedia {
                     return Ok(());
                 }
             }
-            MediaOp::WriteCell { .. } => {}
+            MediaOp::WriteCell { .. } => self.cells_written += 1,
             MediaOp::Flush => {
                 self.flushes += 1;
                 if let Some(errno) = self.flush_errno {

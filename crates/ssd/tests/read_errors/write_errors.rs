@@ -52,6 +52,23 @@ fn assert_reads_only(host: &mut ReadErrorHost) {
     assert_eq!(host.run(SsdCommand::Fence { up_to: Sequence(1) }).status, Status::SUCCESS);
 }
 
+/// Checks the price of version 2: it adds no flush to a commit, and its record in two cells.
+#[test]
+fn durable_store_costs_one_flush_and_two_copies_of_a_commit_record() {
+    let mut host = cold_host(Durability::Always);
+    host.settle();
+    let counts = |host: &ReadErrorHost| {
+        let media = host.device.media();
+        (media.flushes, media.cells_written, host.device.stats().commits)
+    };
+    let (flushes, cells, commits) = counts(&host);
+    for number in 0..KEYS {
+        assert_eq!(host.set(&key(number), &value(number)), Status::SUCCESS);
+    }
+    let stores = KEYS as u64;
+    assert_eq!(counts(&host), (flushes + stores, cells + 2 * stores, commits + stores));
+}
+
 #[test]
 fn after_a_failed_flush_every_write_fails_and_no_flush_is_tried_again() {
     let mut host = cold_host(Durability::Always);
