@@ -117,3 +117,16 @@ fn prefetch_accepts_any_slice() {
 fn fused_copy_between_different_lengths_panics() {
     copy_crc32c(&mut [0; 3], &[0; 4], 0);
 }
+
+#[test]
+fn zero_check_sees_every_bit_of_every_byte() {
+    for length in (0..200).chain([4_095, 4_096, 4_224]) {
+        let mut bytes = vec![0; length];
+        assert!(is_zero(&bytes), "{length}");
+        for at in 0..length {
+            bytes[at] = 1 << (at % 8);
+            assert!(!is_zero(&bytes), "byte {at} of {length}");
+            bytes[at] = 0;
+        }
+    }
+}

@@ -12,6 +12,7 @@ use super::{
     payload_bytes, unexpected,
 };
 use bytes::Bytes;
+use headwater_host::copy::is_zero;
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::{
     Fua, LbaRange, NamespaceId, ReadRelease, SsdCommand, SsdCompletion, WriteCondition,
@@ -42,7 +43,7 @@ fn lba_of(key: &Bytes) -> u64 {
 
 /// Returns a block's value; `None` for zeroes.
 fn value_of(block: &[u8]) -> Option<ValueFingerprint> {
-    block.iter().any(|byte| *byte != 0).then(|| ValueFingerprint::of(block))
+    (!is_zero(block)).then(|| ValueFingerprint::of(block))
 }
 
 fn delete(key: Bytes) -> KeyRequest {
@@ -196,7 +197,7 @@ impl DeviceChecker {
 fn as_key_completion(completion: &SsdCompletion) -> SsdCompletion {
     let mut one = SsdCompletion::new(completion.token, completion.status);
     one.sequence = completion.sequence;
-    if completion.status.is_success() && completion.sink.iter().all(|byte| *byte == 0) {
+    if completion.status.is_success() && is_zero(&completion.sink) {
         one.status = Status::KEY_DOES_NOT_EXIST;
     } else {
         one.value_bytes = completion.value_bytes;

@@ -37,6 +37,7 @@ use cells::{CellAccess, CellOperations};
 pub use error::FileMediaError;
 use headwater_dma::frame::MediaFrame;
 use headwater_host::clock::{Clock, Nanos};
+use headwater_host::copy::is_zero;
 use headwater_host::file::{DirectChoice, FileMode};
 use headwater_host::mapped_region::SectorBuffer;
 use headwater_host::uring::{FileTransfer, FinishedTransfer, RingKind, UringChoice};
@@ -303,10 +304,7 @@ impl<R: TransferRing> FileMedia<R> {
     fn found_state(&mut self, page: PageAddress, slot: &[u8]) -> PageState {
         let programmed = match &self.version1 {
             Some(pages) => pages.is_programmed(page, slot),
-            None => {
-                let (data, spare) = slot[..PAGE_DATA_BYTES + PAGE_SPARE_BYTES].split_at(PAGE_DATA_BYTES);
-                spare.iter().chain(data).any(|&byte| byte != 0)
-            }
+            None => !is_zero(&slot[..PAGE_DATA_BYTES + PAGE_SPARE_BYTES]),
         };
         if programmed {
             self.zero_fill.note_used(page.block);

@@ -15,6 +15,7 @@ use crate::log::RecordSource;
 use crate::log::record::{HEADER_BYTES, LBA_BYTES, UNIT_BYTES, batch_flags, record_units};
 use crate::media::Media;
 use crate::mutant::{Mutant, mutant};
+use headwater_host::copy::is_zero;
 use headwater_host::width::narrow;
 use headwater_nvme::spec::status::Status;
 
@@ -214,7 +215,7 @@ fn copy<M: Media>(
     // A block of zeroes needs no record: the record of an overwritten block is removed instead.
     let blocks = (destination.0..).map(Lba).zip(walk.bytes.chunks_exact(bytes));
     let blocks: Vec<(Lba, Option<&[u8]>)> = blocks
-        .map(|(lba, block)| (lba, block.iter().any(|byte| *byte != 0).then_some(block)))
+        .map(|(lba, block)| (lba, (!is_zero(block)).then_some(block)))
         .filter(|(lba, block)| block.is_some() || !for_good || extent.entry(ftl, *lba).is_some())
         .collect();
     let written = blocks.iter().filter(|(_, block)| block.is_some()).count();

@@ -11,6 +11,7 @@
 
 use super::layout::{BLOCK_BYTES, FlashLayout};
 use crate::media::BlockId;
+use headwater_host::copy::is_zero;
 use headwater_host::mapped_region::{SECTOR_BYTES, SectorBuffer};
 
 /// Blocks of a fill region.
@@ -127,7 +128,7 @@ impl ZeroFill {
     /// Takes the buffer back after a read of a chunk. Only a chunk of zeros is filled: everything else holds pages, also
     /// if their first page was lost.
     pub(super) fn complete_check(&mut self, buffer: Option<SectorBuffer>) {
-        match (&mut self.filling, buffer.filter(|buffer| buffer.iter().all(|&byte| byte == 0))) {
+        match (&mut self.filling, buffer.filter(|buffer| is_zero(buffer))) {
             (Some(filling), Some(zeros)) => {
                 filling.checked = true;
                 self.buffer = Some(zeros);
