@@ -12,6 +12,7 @@ pub mod checker;
 pub mod events;
 pub mod faults;
 pub mod flash;
+pub mod id_window;
 pub mod media;
 pub mod presets;
 pub mod replay;

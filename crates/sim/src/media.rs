@@ -21,6 +21,7 @@ pub use media_config::{MediaBacking, SimMediaConfig};
 
 use crate::faults::{DamagePlan, PowerCut};
 use crate::flash::{CELLS, CacheKind, PageAddressing, SLOT_BYTES, SimFlash};
+use crate::id_window::IdWindow;
 use crate::timeline::{FlashOperation, FlashTimeline, SlowDie};
 use file_backed::FileBacked;
 use headwater_dma::frame::MediaFrame;
@@ -32,8 +33,12 @@ use headwater_ssd::media::{
 };
 use injected_faults::InjectedFaults;
 use media_request::MediaRequest;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
+
+/// Operations that a medium without power answers with [`ENODATA`]; further reads of pages break a rule, which ends a
+/// recovery. Otherwise it would ask for every page of the medium, and again for each that it did not get.
+const ANSWERS_WITHOUT_POWER: u32 = 64;
 
 /// The kernel's errno of missing data, with which a medium without power completes operations. Unlike other errors it
 /// tells the device that it need not repeat a read many times.
@@ -55,7 +60,7 @@ pub struct SimMedia {
     flash: Option<SimFlash>,
     rules: NandRules,
     timeline: FlashTimeline,
-    in_flight: BTreeMap<u64, InFlight>,
+    in_flight: IdWindow<InFlight>,
     ready: VecDeque<(u64, MediaCompletion)>,
     next_id: u64,
     points: u64,
@@ -63,6 +68,8 @@ pub struct SimMedia {
     cut_time: Option<Nanos>,
     last_event: Nanos,
     power_lost: bool,
+    /// Operations submitted since the power was lost.
+    without_power: u32,
     crash_image: CrashImage,
     faults: InjectedFaults,
     /// The file medium; everything else is idle beside it.
@@ -86,7 +93,7 @@ impl SimMedia {
             flash: Some(flash),
             rules,
             timeline: FlashTimeline::new(config.preset, config.geometry, None),
-            in_flight: BTreeMap::new(),
+            in_flight: IdWindow::default(),
             ready: VecDeque::new(),
             next_id: 0,
             points: 0,
@@ -94,6 +101,7 @@ impl SimMedia {
             cut_time: None,
             last_event: Nanos::ZERO,
             power_lost: false,
+            without_power: 0,
             crash_image: CrashImage { config, state: Arc::default() },
             faults: InjectedFaults::default(),
             file: None,
@@ -187,7 +195,7 @@ impl SimMedia {
         self.power_lost = true;
         self.crash_image.lock().power_lost = true;
         self.timeline.discard_all();
-        for (id, op) in std::mem::take(&mut self.in_flight) {
+        for (id, op) in self.in_flight.take_all() {
             self.ready.push_back((id, failed_completion(op)));
         }
     }
@@ -200,9 +208,7 @@ impl SimMedia {
                 self.lose_power();
                 return;
             }
-            let Some((at, finished)) = self.timeline.step(now) else {
-                return;
-            };
+            let Some((at, finished)) = due.and_then(|_| self.timeline.step(now)) else { return };
             self.last_event = self.last_event.max(at);
             if let Some(id) = finished {
                 self.finish(id);
@@ -211,7 +217,7 @@ impl SimMedia {
     }
 
     fn finish(&mut self, id: u64) {
-        let Some(mut op) = self.in_flight.remove(&id) else {
+        let Some(mut op) = self.in_flight.remove(id) else {
             return;
         };
         let Some(flash) = self.flash.as_mut() else { return };
@@ -381,8 +387,14 @@ impl Media for SimMedia {
                 | MediaOp::WriteCell { frame, .. } => Some(frame),
                 MediaOp::Erase { .. } | MediaOp::Flush => None,
             };
-            let op = InFlight { token, frame, request, failed: None };
-            self.ready.push_back((id, failed_completion(op)));
+            self.without_power += 1;
+            let is_endless = self.without_power > ANSWERS_WITHOUT_POWER;
+            let read = if let MediaRequest::Read(page) = request { Some(page) } else { None };
+            let mut answer = failed_completion(InFlight { token, frame, request, failed: None });
+            if let Some(page) = read.filter(|_| is_endless) {
+                answer.result = Err(MediaError::Rule { rule: NandRule::OutsideGeometry, page });
+            }
+            self.ready.push_back((id, answer));
             return Ok(());
         }
         let failed = self.faults.strike(&op, self.config.geometry);

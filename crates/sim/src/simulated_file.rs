@@ -244,14 +244,14 @@ impl SimFileState {
     }
 
     /// Accepts a write, as it is or as the lie of the boot has it. Returns its id.
-    fn begin_write(&mut self, offset: u64, mut bytes: Vec<u8>) -> u64 {
+    fn begin_write(&mut self, offset: u64, mut bytes: Arc<[u8]>) -> u64 {
         self.next_id += 1;
         let id = self.next_id;
         let mut range = offset..offset + bytes.len() as u64;
         let programs = self.operations[FaultyOperation::Program as usize];
         let lie = self.lie.filter(|lie| lie.nth == programs).map(|lie| lie.lie);
         if lie.is_some() {
-            self.struck.push((offset, bytes.clone()));
+            self.struck.push((offset, bytes.to_vec()));
         }
         match lie {
             None => {}
@@ -270,10 +270,10 @@ impl SimFileState {
                 self.struck.push((start, held));
             }
             Some(ProgramLie::Partly { sectors }) => {
-                bytes.truncate(usize::try_from(u64::from(sectors) * SECTOR_BYTES).unwrap_or(usize::MAX));
+                let arrived = usize::try_from(u64::from(sectors) * SECTOR_BYTES).unwrap_or(usize::MAX);
+                bytes = Arc::from(&bytes[..arrived.min(bytes.len())]);
             }
         }
-        let bytes: Arc<[u8]> = bytes.into();
         self.record(FileEvent::Began { id, offset: range.start, bytes: Arc::clone(&bytes) });
         self.bytes.begin(id, range.start, bytes);
         id
@@ -331,7 +331,7 @@ impl StartupFile for SimFile {
             state.misuse.get_or_insert(misuse);
         }
         state.begin_blocking(FaultyOperation::Program, range)?;
-        let id = state.begin_write(offset, bytes.to_vec());
+        let id = state.begin_write(offset, Arc::from(bytes));
         state.bytes.finish(id);
         state.complete_to_caller(id);
         Ok(())

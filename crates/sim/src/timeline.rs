@@ -16,10 +16,11 @@
 //! ```
 
 use crate::events::EventQueue;
+use crate::id_window::IdWindow;
 use crate::presets::TimingPreset;
 use headwater_host::clock::Nanos;
 use headwater_ssd::media::{BlockId, FlashGeometry, PAGE_DATA_BYTES};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 
 /// An operation on a die or its cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,7 +72,7 @@ pub struct FlashTimeline {
     slow: Option<SlowDie>,
     channels: Vec<FifoResource>,
     dies: Vec<FifoResource>,
-    jobs: BTreeMap<u64, DieJob>,
+    jobs: IdWindow<DieJob>,
     /// Jobs that have finished for the caller while the die still works on them.
     in_background: BTreeSet<u64>,
     /// Flushes, each with the newest job that it waits for.
@@ -90,7 +91,7 @@ impl FlashTimeline {
             slow,
             channels: idle(u32::from(geometry.channels)),
             dies: idle(geometry.dies()),
-            jobs: BTreeMap::new(),
+            jobs: IdWindow::default(),
             in_background: BTreeSet::new(),
             flushes: Vec::new(),
             steps: EventQueue::new(),
@@ -147,7 +148,7 @@ impl FlashTimeline {
     }
 
     fn die_done(&mut self, id: u64, at: Nanos) -> Option<u64> {
-        let job = self.jobs.get(&id).copied()?;
+        let job = self.jobs.get(id).copied()?;
         self.dies[job.die].busy = false;
         if let Some(next) = self.dies[job.die].waiting.pop_front() {
             self.request_die(next, at);
@@ -156,7 +157,7 @@ impl FlashTimeline {
             self.request_channel(id, at);
             return None;
         }
-        self.jobs.remove(&id);
+        self.jobs.remove(id);
         if self.in_background.remove(&id) {
             self.release_flushes(at);
             return None;
@@ -165,13 +166,13 @@ impl FlashTimeline {
     }
 
     fn transfer_done(&mut self, id: u64, at: Nanos) -> Option<u64> {
-        let job = self.jobs.get(&id).copied()?;
+        let job = self.jobs.get(id).copied()?;
         self.channels[job.channel].busy = false;
         if let Some(next) = self.channels[job.channel].waiting.pop_front() {
             self.request_channel(next, at);
         }
         if let FlashOperation::Read(_) = job.work {
-            self.jobs.remove(&id);
+            self.jobs.remove(id);
             return Some(id);
         }
         if let Some(cached) = self.preset.cached {
@@ -183,7 +184,7 @@ impl FlashTimeline {
     }
 
     fn request_die(&mut self, id: u64, now: Nanos) {
-        let Some(job) = self.jobs.get(&id).copied() else {
+        let Some(job) = self.jobs.get(id).copied() else {
             return;
         };
         let die = &mut self.dies[job.die];
@@ -206,7 +207,7 @@ impl FlashTimeline {
     }
 
     fn request_channel(&mut self, id: u64, now: Nanos) {
-        let Some(job) = self.jobs.get(&id).copied() else {
+        let Some(job) = self.jobs.get(id).copied() else {
             return;
         };
         let channel = &mut self.channels[job.channel];

@@ -109,8 +109,7 @@ impl InjectedFaults {
         frame: &[u8],
         held: impl FnOnce(CellNumber) -> [u8; CELL_BYTES],
     ) -> Option<(CellNumber, [u8; CELL_BYTES])> {
-        let mut bytes = [0; CELL_BYTES];
-        bytes.copy_from_slice(&frame[..CELL_BYTES]);
+        let mut bytes = *frame.first_chunk::<CELL_BYTES>()?;
         let programs = self.operations[FaultyOperation::Program as usize];
         match self.lie.filter(|lie| lie.nth == programs).map(|lie| lie.lie) {
             None => Some((cell, bytes)),

@@ -9,6 +9,7 @@ use headwater_host::mapped_region::SectorBuffer;
 use headwater_host::uring::{FileTransfer, FinishedTransfer, RejectedReason, RejectedTransfer};
 use headwater_ssd::media::file::TransferRing;
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Most transfers in flight.
 const ENTRIES: usize = 2_048;
@@ -85,9 +86,12 @@ impl SimFileState {
             }
             FileTransfer::Write { offset, buffers } => {
                 let failed = self.strike(FaultyOperation::Program, range);
-                let bytes = buffers.iter().flat_map(|buffer| buffer.iter().copied()).collect();
-                let write = self.begin_write(offset, bytes);
-                let bytes = buffers.iter().map(|buffer| buffer.len()).sum();
+                let written: Arc<[u8]> = match &buffers[..] {
+                    [buffer] => Arc::from(&**buffer),
+                    many => many.iter().map(|buffer| &**buffer).collect::<Vec<_>>().concat().into(),
+                };
+                let bytes = written.len();
+                let write = self.begin_write(offset, written);
                 (FileWork::Write { write, bytes, buffers }, failed, 15_000..60_000)
             }
             FileTransfer::SyncData => {

@@ -3,6 +3,7 @@
 //! Input: ranges of bytes. Output: bytes, and ranges that cannot be read. Invariant: a copy never changes with its
 //! original.
 
+use headwater_host::copy::is_zero;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -69,8 +70,17 @@ impl SectorStore {
     pub(super) fn write(&mut self, offset: u64, bytes: &[u8]) {
         let whole = self.length.saturating_sub(offset).min(bytes.len() as u64);
         for (sector, within, part) in parts(offset, usize::try_from(whole).unwrap_or(0)) {
-            let found = self.sectors[sector].get_or_insert_with(|| Arc::new([0; PHYSICAL]));
-            Arc::make_mut(found)[within].copy_from_slice(&bytes[part]);
+            let (found, bytes) = (&mut self.sectors[sector], &bytes[part]);
+            match found {
+                Some(image) => Arc::make_mut(image)[within].copy_from_slice(bytes),
+                // Zeros over zeros, which a file gets before its first use, need no memory.
+                None if is_zero(bytes) => {}
+                None => {
+                    let mut image = [0; PHYSICAL];
+                    image[within].copy_from_slice(bytes);
+                    *found = Some(Arc::new(image));
+                }
+            }
         }
         if !self.unreadable.is_empty() {
             let sectors = offset / SECTOR_BYTES..(offset + whole).div_ceil(SECTOR_BYTES);
