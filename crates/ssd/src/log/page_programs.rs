@@ -21,6 +21,8 @@ struct FilledPage {
     id: u64,
     page: PageAddress,
     frame: MediaFrame,
+    /// True if the page has its checksums: the medium did not accept it yet, but nothing changes it any more.
+    is_sealed: bool,
 }
 
 /// The programs of a log.
@@ -50,7 +52,7 @@ impl PagePrograms {
 
     /// Adds a filled page.
     pub(super) fn push(&mut self, page: PageAddress, frame: MediaFrame) {
-        self.filled.push_back(FilledPage { id: self.next, page, frame });
+        self.filled.push_back(FilledPage { id: self.next, page, frame, is_sealed: false });
         self.next += 1;
     }
 
@@ -71,18 +73,22 @@ impl PagePrograms {
         now: Nanos,
     ) -> bool {
         let mut moved = false;
-        while let Some(FilledPage { id, page, mut frame }) = self.filled.pop_front() {
-            PageSpare::set_checksums(&mut frame, traits.checksum_seed);
-            if !traits.addressable {
+        while let Some(FilledPage { id, page, mut frame, is_sealed }) = self.filled.pop_front() {
+            if !is_sealed {
+                PageSpare::set_checksums(&mut frame, traits.checksum_seed);
+            }
+            let is_sealed = true;
+            if !traits.addressable && dram.peek(page).is_none() {
                 let Some(mut shown) = dram.take_frame() else {
-                    self.filled.push_front(FilledPage { id, page, frame });
+                    self.filled.push_front(FilledPage { id, page, frame, is_sealed });
                     break;
                 };
                 // A frame from the cache is cold: a streaming copy does not first read the lines that it overwrites.
                 copy_streaming(&mut shown[..PAGE_BYTES], &frame[..PAGE_BYTES]);
                 dram.insert(page, shown);
-                dram.pin(page);
             }
+            // It does nothing where the medium shows its pages.
+            dram.pin(page);
             match media.submit(MediaPurpose::Program(id).encode(), MediaOp::Program { page, frame }, now) {
                 Ok(()) => {
                     self.in_flight.insert(id, page);
@@ -94,7 +100,7 @@ impl PagePrograms {
                         unreachable!("the medium returned another operation")
                     };
                     dram.unpin(page);
-                    self.filled.push_front(FilledPage { id, page, frame });
+                    self.filled.push_front(FilledPage { id, page, frame, is_sealed });
                     assert!(
                         reason == RefusalReason::QueueFull,
                         "the log broke a NAND rule at {page}: {reason:?}"
