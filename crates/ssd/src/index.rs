@@ -247,6 +247,8 @@ pub const SEGMENTS: usize = 1 << SEGMENT_BITS;
 #[derive(Debug)]
 pub struct HashedIndex {
     segments: Box<[IndexSegment]>,
+    /// Bit `n % 64` of word `n / 64` is set if segment `n` has entries.
+    occupied: [u64; SEGMENTS / 64],
     len: u64,
 }
 
@@ -270,12 +272,38 @@ impl HashedIndex {
     /// Makes an empty index.
     #[must_use]
     pub fn new() -> Self {
-        Self { segments: (0..SEGMENTS).map(|_| IndexSegment::default()).collect(), len: 0 }
+        Self {
+            segments: (0..SEGMENTS).map(|_| IndexSegment::default()).collect(),
+            occupied: [0; SEGMENTS / 64],
+            len: 0,
+        }
     }
 
     /// Returns the number of empty segments from `first` on that follow each other, at most `max`.
     pub fn empty_segments(&self, first: usize, max: usize) -> usize {
-        self.segments[first..].iter().take(max).take_while(|segment| segment.is_empty()).count()
+        (self.next_occupied(first) - first).min(max)
+    }
+
+    /// Returns the first segment with entries from `first` on; the number of segments if there is none.
+    fn next_occupied(&self, first: usize) -> usize {
+        let mut at = first / 64;
+        let mut word = self.occupied.get(at).map_or(0, |word| word >> (first % 64) << (first % 64));
+        while word == 0 {
+            at += 1;
+            let Some(next) = self.occupied.get(at) else { return SEGMENTS };
+            word = *next;
+        }
+        64 * at + word.trailing_zeros() as usize
+    }
+
+    fn note_entries(&mut self, segment: usize) {
+        self.occupied[segment / 64] |= 1 << (segment % 64);
+    }
+
+    fn note_removal(&mut self, segment: usize) {
+        if self.segments[segment].is_empty() {
+            self.occupied[segment / 64] &= !(1 << (segment % 64));
+        }
     }
 
     /// Returns all entries of one segment in hash order.
@@ -302,6 +330,8 @@ impl HashedIndex {
         }
         self.len -= self.segments[number].iter().count() as u64;
         self.segments[number] = IndexSegment::load(&lows);
+        self.note_entries(number);
+        self.note_removal(number);
         self.len += lows.len() as u64;
         Ok(())
     }
@@ -317,6 +347,7 @@ impl RecordIndex for HashedIndex {
     fn insert(&mut self, hash: KeyHash, entry: IndexEntry) {
         let (segment, low) = split(hash);
         self.segments[segment].insert(low, entry);
+        self.note_entries(segment);
         self.len += 1;
     }
 
@@ -328,6 +359,7 @@ impl RecordIndex for HashedIndex {
     fn remove(&mut self, hash: KeyHash, address: RecordAddress) -> bool {
         let (segment, low) = split(hash);
         let removed = self.segments[segment].remove(low, address);
+        self.note_removal(segment);
         self.len -= u64::from(removed);
         removed
     }
@@ -336,7 +368,7 @@ impl RecordIndex for HashedIndex {
         let (segment, low) = split(from);
         let first = self.segments.get(segment)?.next(low).map(|(low, entry)| (join(segment, low), entry));
         first.or_else(|| {
-            let number = segment + 1 + self.empty_segments(segment + 1, SEGMENTS);
+            let number = self.next_occupied(segment + 1);
             self.segments.get(number)?.next(0).map(|(low, entry)| (join(number, low), entry))
         })
     }
