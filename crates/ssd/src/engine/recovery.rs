@@ -136,10 +136,10 @@ fn recover_version_2<M: Media>(
     progress: &mut dyn FnMut(OpenProgress),
 ) -> Result<Recovered, RecoveryError> {
     let cells = read_commit_cells(&mut ftl.reading(PageNeed::Checkpoint).0, now);
-    let mut lives = survey::survey(ftl, now, progress)?;
     if cells.may_hide_newest(ftl.media().traits().cells) {
         return Err(RecoveryError::CellsUnreadable { cells: cells.unreadable.len() });
     }
+    let mut lives = survey::survey(ftl, now, progress)?;
     let used = lives.iter().filter(|life| life.order().is_some()).count();
     if cells.records.is_empty() && used > 0 {
         return Err(RecoveryError::NoCommitRecord { pages: used });

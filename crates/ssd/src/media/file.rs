@@ -260,7 +260,8 @@ impl<R: TransferRing> FileMedia<R> {
             Some(FlashTransfer::Programs { first, tokens }) => {
                 self.complete_programs(first, tokens, buffers, result);
             }
-            Some(FlashTransfer::Cell(operation)) => self.complete_cell(operation, buffers, result),
+            Some(FlashTransfer::CellReads(run)) => self.complete_cell_reads(run, buffers, result),
+            Some(FlashTransfer::CellWrite(operation)) => self.complete_cell_write(operation, buffers, result),
             Some(FlashTransfer::Sync) => self.complete_flush(result.err()),
             Some(FlashTransfer::ZeroCheck) => {
                 let arrived = transfer_error(result, &buffers).is_none();

@@ -15,6 +15,9 @@ use headwater_host::mapped_region::{SECTOR_BYTES, SectorBuffer};
 use headwater_host::uring::FileTransfer;
 use std::collections::VecDeque;
 
+/// Buffers of cells that are kept for reuse.
+const SPARE_BUFFERS: usize = 8;
+
 /// The direction of a transfer of a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CellAccess {
@@ -61,6 +64,23 @@ impl CellOperations {
         self.waiting.extend(again);
     }
 
+    /// Notes that an operation completed.
+    fn end(&mut self, cell: CellNumber, access: CellAccess) {
+        if let Some(at) = self.busy.iter().position(|&busy| busy == (cell, access)) {
+            self.busy.swap_remove(at);
+        }
+    }
+
+    fn buffer(&mut self) -> SectorBuffer {
+        self.spare_buffers.pop().unwrap_or_else(|| SectorBuffer::zeroed(CELL_BYTES / SECTOR_BYTES))
+    }
+
+    /// Keeps buffers for the next writes. An opening reads all cells at once, and needs more than it keeps.
+    fn keep_buffers(&mut self, buffers: Vec<SectorBuffer>) {
+        self.spare_buffers.extend(buffers);
+        self.spare_buffers.truncate(SPARE_BUFFERS);
+    }
+
     /// Returns true if the operation could overtake, or be overtaken by, another one on its cell.
     fn is_racing(&self, cell: CellNumber, access: CellAccess) -> bool {
         self.busy
@@ -99,49 +119,92 @@ impl<R: TransferRing> FileMedia<R> {
         while self.ring.room() > 0
             && let Some(operation) = self.cells.waiting.pop_front()
         {
-            // An accepted operation names a cell that exists.
-            let offset = self.layout.cell_offset(operation.cell).unwrap_or(u64::MAX);
-            let new = || SectorBuffer::zeroed(CELL_BYTES / SECTOR_BYTES);
-            let mut buffer = self.cells.spare_buffers.pop().unwrap_or_else(new);
-            let transfer = match operation.access {
-                CellAccess::Read => FileTransfer::Read { offset, buffers: vec![buffer] },
-                CellAccess::Write => {
-                    copy(&mut buffer, &operation.frame[..CELL_BYTES]);
-                    FileTransfer::Write { offset, buffers: vec![buffer] }
+            match operation.access {
+                CellAccess::Read => {
+                    let run = self.take_run(operation);
+                    self.start_cell_reads(run);
                 }
-            };
-            self.submit_transfer(FlashTransfer::Cell(operation), transfer);
+                CellAccess::Write => {
+                    let (offset, mut buffer) = (self.offset_of(&operation), self.cells.buffer());
+                    copy(&mut buffer, &operation.frame[..CELL_BYTES]);
+                    let transfer = FileTransfer::Write { offset, buffers: vec![buffer] };
+                    self.submit_transfer(FlashTransfer::CellWrite(operation), transfer);
+                }
+            }
         }
     }
 
-    pub(super) fn complete_cell(
+    /// Returns the offset of the cell of an accepted operation, which names a cell that exists.
+    fn offset_of(&self, operation: &CellOperation) -> u64 {
+        self.layout.cell_offset(operation.cell).unwrap_or(u64::MAX)
+    }
+
+    /// Returns a read with the waiting reads of the cells behind it, as far as they lie behind each other in the file.
+    fn take_run(&mut self, first: CellOperation) -> Vec<CellOperation> {
+        let mut end = self.offset_of(&first) + CELL_BYTES as u64;
+        let mut run = vec![first];
+        while let Some(next) = self.cells.waiting.front()
+            && next.access == CellAccess::Read
+            && self.offset_of(next) == end
+        {
+            end += CELL_BYTES as u64;
+            run.extend(self.cells.waiting.pop_front());
+        }
+        run
+    }
+
+    fn start_cell_reads(&mut self, run: Vec<CellOperation>) {
+        let offset = run.first().map_or(u64::MAX, |first| self.offset_of(first));
+        let buffers = run.iter().map(|_| self.cells.buffer()).collect();
+        self.submit_transfer(FlashTransfer::CellReads(run), FileTransfer::Read { offset, buffers });
+    }
+
+    pub(super) fn complete_cell_reads(
         &mut self,
-        operation: CellOperation,
-        mut buffers: Vec<SectorBuffer>,
+        run: Vec<CellOperation>,
+        buffers: Vec<SectorBuffer>,
         result: Result<usize, i32>,
     ) {
         let failed = transfer_error(result, &buffers);
-        if let Some(errno) = failed.filter(|&errno| SpaceWait::is_lack(errno))
-            && operation.access == CellAccess::Write
-        {
-            self.cells.spare_buffers.append(&mut buffers);
+        if failed.is_some() && run.len() > 1 {
+            // One unreadable cell must not fail its neighbours: each is read again alone.
+            self.cells.keep_buffers(buffers);
+            run.into_iter().for_each(|alone| self.start_cell_reads(vec![alone]));
+            self.ring.kick();
+            return;
+        }
+        for (CellOperation { token, cell, access, mut frame }, buffer) in run.into_iter().zip(&buffers) {
+            if failed.is_none() {
+                copy(&mut frame[..CELL_BYTES], buffer);
+            }
+            self.cells.end(cell, access);
+            self.complete_cell(token, cell, frame, failed);
+        }
+        self.cells.keep_buffers(buffers);
+    }
+
+    pub(super) fn complete_cell_write(
+        &mut self,
+        operation: CellOperation,
+        buffers: Vec<SectorBuffer>,
+        result: Result<usize, i32>,
+    ) {
+        let failed = transfer_error(result, &buffers);
+        self.cells.keep_buffers(buffers);
+        if let Some(errno) = failed.filter(|&errno| SpaceWait::is_lack(errno)) {
             self.space.refuse(MediaError::Cell { errno, cell: operation.cell }, self.now);
             self.space.hold_cell(operation);
             return;
         }
-        let CellOperation { token, cell, access, mut frame } = operation;
-        if failed.is_none() && access == CellAccess::Write {
+        if failed.is_none() {
             self.space.note_success();
         }
-        if let Some(at) = self.cells.busy.iter().position(|&busy| busy == (cell, access)) {
-            self.cells.busy.swap_remove(at);
-        }
-        if let Some(buffer) = buffers.pop() {
-            if failed.is_none() && access == CellAccess::Read {
-                copy(&mut frame[..CELL_BYTES], &buffer);
-            }
-            self.cells.spare_buffers.push(buffer);
-        }
+        let CellOperation { token, cell, access, frame } = operation;
+        self.cells.end(cell, access);
+        self.complete_cell(token, cell, frame, failed);
+    }
+
+    fn complete_cell(&mut self, token: MediaToken, cell: CellNumber, frame: MediaFrame, failed: Option<i32>) {
         let result = match failed {
             None => Ok(PageState::Programmed),
             Some(errno) => Err(MediaError::Cell { errno, cell }),

@@ -23,7 +23,9 @@ pub(super) enum FlashTransfer {
         first: PageAddress,
         tokens: Vec<MediaToken>,
     },
-    Cell(CellOperation),
+    /// Reads of cells that lie behind each other.
+    CellReads(Vec<CellOperation>),
+    CellWrite(CellOperation),
     Sync,
     /// A read that finds out if zeros may be written.
     ZeroCheck,

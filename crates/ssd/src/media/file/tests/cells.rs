@@ -122,3 +122,32 @@ fn errors_name_the_cell() {
         assert_eq!(read_cell(&mut media, 32), 0);
     }
 }
+
+#[test]
+fn cells_read_together_fail_alone() {
+    for way in io_paths() {
+        let directory = TempDir::new().unwrap();
+        let mut media = create(&directory, 2, way);
+        for cell in 0..CELLS {
+            submit(&mut media, u64::from(cell), write_cell(cell, cell as u8 + 1));
+        }
+        assert_eq!(drain(&mut media).len(), usize::from(CELLS));
+        let writable = std::fs::OpenOptions::new().write(true).open(media.path()).unwrap();
+        writable.set_len(media.layout.cell_offset(CellNumber(40)).unwrap() + 512).unwrap();
+        // Backwards each cell is a transfer, forwards each side.
+        for cell in (0..CELLS).rev().chain(0..CELLS) {
+            submit(&mut media, u64::from(cell), read_op(cell));
+        }
+        let done = drain(&mut media);
+        assert_eq!(done.len(), 2 * usize::from(CELLS), "{way:?}");
+        for MediaCompletion { token, frame, result } in done {
+            let (cell, frame) = (CellNumber(token.0 as u16), frame.unwrap());
+            if cell.0 < 40 {
+                assert_eq!(result, Ok(PageState::Programmed), "{way:?} {cell:?}");
+                assert!(frame[..CELL_BYTES].iter().all(|&byte| byte == cell.0 as u8 + 1), "{way:?} {cell:?}");
+            } else {
+                assert_eq!(result, Err(MediaError::Cell { errno: 5, cell }), "{way:?}");
+            }
+        }
+    }
+}
