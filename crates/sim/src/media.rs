@@ -179,10 +179,7 @@ impl SimMedia {
 
     fn pass_point(&mut self) {
         self.points += 1;
-        let mut remains = self.crash_image.lock();
-        remains.points = self.points;
-        remains.now = self.last_event;
-        drop(remains);
+        self.crash_image.note_point(self.points, self.last_event);
         if self.cut_point == Some(self.points) {
             self.lose_power();
         }
@@ -193,7 +190,7 @@ impl SimMedia {
             return;
         }
         self.power_lost = true;
-        self.crash_image.lock().power_lost = true;
+        self.crash_image.note_power_lost();
         self.timeline.discard_all();
         for (id, op) in self.in_flight.take_all() {
             self.ready.push_back((id, failed_completion(op)));
@@ -369,7 +366,7 @@ impl Media for SimMedia {
         }
         self.advance(now);
         self.last_event = self.last_event.max(now);
-        let armed = self.crash_image.lock().cut.take();
+        let armed = self.crash_image.take_armed();
         if let Some(cut) = armed {
             self.arm(cut);
         }

@@ -6,7 +6,7 @@
 
 use super::file_backed::FileBacked;
 use super::struck::{RestingMedium, StruckPlace, places_in, unwitnessed_above};
-use super::{SimMedia, SimMediaConfig};
+use super::{MediaBacking, SimMedia, SimMediaConfig};
 use crate::faults::{DamagePlan, PowerCut};
 use crate::flash::{SimFlash, pages_of};
 use crate::simulated_file::{FileDamage, FileMisuse, FileMoment, SimFile};
@@ -15,6 +15,7 @@ use headwater_ssd::command::Sequence;
 use headwater_ssd::media::file::OpenAccess;
 use headwater_ssd::media::file::zones::{FileZones, ZoneOwner};
 use headwater_ssd::media::{BlockId, FlashGeometry, NandRule, NandRules, PageAddress};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// An operation of the device that violates the rules of flash.
@@ -39,11 +40,20 @@ pub enum FlashMisuse {
     File(#[from] FileMisuse),
 }
 
+/// The state that a medium and the handles to it share.
+#[derive(Debug, Default)]
+pub(super) struct SharedMedium {
+    /// True if the power of flash was cut. What changes at every operation is not under the lock.
+    power_lost: AtomicBool,
+    points: AtomicU64,
+    now: AtomicU64,
+    /// True if a cut waits for the next operation.
+    is_armed: AtomicBool,
+    state: Mutex<MediumState>,
+}
+
 #[derive(Debug, Default)]
 pub(super) struct MediumState {
-    pub(super) power_lost: bool,
-    pub(super) points: u64,
-    pub(super) now: Nanos,
     pub(super) cut: Option<PowerCut>,
     pub(super) misuse: Option<FlashMisuse>,
     pub(super) first_error: Option<Nanos>,
@@ -69,29 +79,26 @@ enum EarlierMoment {
 #[derive(Clone, Debug)]
 pub struct CrashImage {
     pub(super) config: SimMediaConfig,
-    pub(super) state: Arc<Mutex<MediumState>>,
+    pub(super) state: Arc<SharedMedium>,
 }
 
 impl CrashImage {
     /// Returns true if the power was cut.
     #[must_use]
     pub fn has_lost_power(&self) -> bool {
-        let state = self.lock();
-        state.file.as_ref().map_or(state.power_lost, SimFile::has_lost_power)
+        self.of_file(SimFile::has_lost_power).unwrap_or_else(|| self.state.power_lost.load(Relaxed))
     }
 
     /// Returns the number of points passed at which the power could have been cut (see [`PowerCut::Point`]).
     #[must_use]
     pub fn points(&self) -> u64 {
-        let state = self.lock();
-        state.file.as_ref().map_or(state.points, SimFile::points)
+        self.of_file(SimFile::points).unwrap_or_else(|| self.state.points.load(Relaxed))
     }
 
     /// Returns the time of the last operation that was submitted or finished.
     #[must_use]
     pub fn now(&self) -> Nanos {
-        let state = self.lock();
-        state.file.as_ref().map_or(state.now, SimFile::now)
+        self.of_file(SimFile::now).unwrap_or_else(|| Nanos(self.state.now.load(Relaxed)))
     }
 
     /// Returns the time of the first injected error.
@@ -106,8 +113,39 @@ impl CrashImage {
         let mut state = self.lock();
         match &state.file {
             Some(file) => file.arm(cut),
-            None => state.cut = Some(cut),
+            None => {
+                state.cut = Some(cut);
+                self.state.is_armed.store(true, Relaxed);
+            }
         }
+    }
+
+    /// Returns the cut that waits for the next operation, once.
+    pub(super) fn take_armed(&self) -> Option<PowerCut> {
+        if !self.state.is_armed.load(Relaxed) {
+            return None;
+        }
+        self.state.is_armed.store(false, Relaxed);
+        self.lock().cut.take()
+    }
+
+    /// Notes that flash passed a point.
+    pub(super) fn note_point(&self, points: u64, now: Nanos) {
+        self.state.points.store(points, Relaxed);
+        self.state.now.store(now.0, Relaxed);
+    }
+
+    /// Notes that the power of flash was cut.
+    pub(super) fn note_power_lost(&self) {
+        self.state.power_lost.store(true, Relaxed);
+    }
+
+    /// Returns something of the file, on a medium that is one.
+    fn of_file<T>(&self, what: impl FnOnce(&SimFile) -> T) -> Option<T> {
+        if self.config.backing != MediaBacking::File {
+            return None;
+        }
+        self.lock().file.as_ref().map(what)
     }
 
     /// Returns the first operation that violated the rules of flash.
@@ -175,7 +213,7 @@ impl CrashImage {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, MediumState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -160,6 +160,7 @@ fn read_once<M: Media>(
         source.media.poll(*now, &mut done);
         if done.is_empty() {
             *now = source.media.wait(*now);
+            source.media.poll(*now, &mut done);
         }
         for MediaCompletion { token, frame, result } in done.drain(..) {
             let cell = CellNumber(u16::try_from(token.0).expect("the token of a cell is its number"));

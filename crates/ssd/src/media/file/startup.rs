@@ -230,8 +230,11 @@ fn write_structures(file: &impl StartupFile, layout: &FlashLayout) -> io::Result
 }
 
 pub(super) fn write_zeros(file: &impl StartupFile, start: u64, end: u64) -> io::Result<()> {
-    let zeros = [0; PIECE_BYTES];
-    (start..end).step_by(PIECE_BYTES).try_for_each(|at| file.write_at(&zeros, at))
+    const ZEROS: &[u8] = &[0; 1 << 16];
+    (start..end).step_by(ZEROS.len()).try_for_each(|at| {
+        let bytes = usize::try_from(end - at).map_or(ZEROS.len(), |left| left.min(ZEROS.len()));
+        file.write_at(&ZEROS[..bytes], at)
+    })
 }
 
 pub(super) fn write_superblocks(
