@@ -285,7 +285,9 @@ impl<M: Media> SsdDevice<M> {
             damaged_checkpoint_pages: recovered.damaged_checkpoint.pages(),
         };
         let root = recovered.log.root;
-        device.checkpointer.resume(recovered.checkpoint_blocks, root.number + 1, root.start_order);
+        // No number on the medium is given out again: blocks of two checkpoints with one number could not be told apart.
+        let number = root.number.max(recovered.log.checkpoint_number) + 1;
+        device.checkpointer.resume(recovered.checkpoint_blocks, number, root.start_order);
         device.ftl.set_wall(start.wall);
         if is_accepted {
             // Behind the window of a new checkpoint no later opening misses the pages again.

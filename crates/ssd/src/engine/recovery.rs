@@ -371,6 +371,7 @@ impl Recovery {
             number: newest.map_or(0, |record| record.number),
             sequence: sequences.chain([window.sequence, counted.accepted.sequence]).max().unwrap_or_default(),
             root: newest.map(|record| record.root).unwrap_or_default(),
+            checkpoint_number: self.lives.iter().filter_map(BlockLife::checkpoint).max().unwrap_or(0),
             epoch_ends,
             version_1_below: self.map.as_ref().map_or(0, |map| map.version_1_below),
         }

@@ -44,6 +44,8 @@ pub(crate) struct FoundLog {
     pub(crate) sequence: Sequence,
     /// The checkpoint from which recovery began.
     pub(crate) root: CheckpointRoot,
+    /// The highest number of a checkpoint of which a block is left, whether it was ever named or not.
+    pub(crate) checkpoint_number: u64,
     /// The ends of the epochs of the window, with the last one.
     pub(crate) epoch_ends: Vec<Prefix>,
     /// Blocks below this order were written by version 1.

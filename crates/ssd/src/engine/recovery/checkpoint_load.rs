@@ -12,11 +12,13 @@ use crate::engine::progress::OpenProgress;
 use crate::ftl::recovering::RecoveringFtl;
 use crate::log::commit_record::{CheckpointRoot, StreamExtent};
 use crate::log::page::{PageKind, PageSpare};
+use crate::log::prefix::EPOCH_SHIFT;
 use crate::media::geometry::{BlockId, PAGE_DATA_BYTES, PAGES_PER_BLOCK, PageAddress};
 use crate::media::unreadable::PageNeed;
 use crate::media::{Media, MediaError};
 use headwater_host::clock::Nanos;
 use headwater_host::copy::crc32c;
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// The pages of a checkpoint that are not intact.
@@ -85,6 +87,20 @@ impl GatheredStream {
     }
 }
 
+/// Returns the blocks of the checkpoint with this number, in the order of their pages, each with its first page and its
+/// order. An opening that gave the number out again has a later epoch than one whose checkpoint was never named.
+fn parts_of(lives: &[BlockLife], wanted: u64) -> Vec<(u64, BlockId, u64)> {
+    let parts = (0..).map(BlockId).zip(lives).filter_map(|(block, life)| match life {
+        BlockLife::Checkpoint { number, page, order } if *number == wanted => Some((*page, block, *order)),
+        _ => None,
+    });
+    let mut parts: Vec<(u64, BlockId, u64)> = parts.collect();
+    let epoch = parts.iter().map(|(.., order)| order >> EPOCH_SHIFT).max();
+    parts.retain(|(.., order)| Some(order >> EPOCH_SHIFT) == epoch);
+    parts.sort_unstable();
+    parts
+}
+
 /// Reads the pages of a checkpoint.
 #[expect(clippy::cast_possible_truncation, reason = "64 pages a block")]
 pub(super) fn load_checkpoint<M: Media>(
@@ -95,16 +111,9 @@ pub(super) fn load_checkpoint<M: Media>(
     progress: &mut dyn FnMut(OpenProgress),
 ) -> Result<LoadedCheckpoint, MediaError> {
     let seed = ftl.media().traits().checksum_seed;
-    let mut parts: Vec<(u64, BlockId)> = Vec::new();
-    for (block, life) in (0..).map(BlockId).zip(lives) {
-        if let BlockLife::Checkpoint { number, page, .. } = life
-            && *number == root.number
-        {
-            parts.push((*page, block));
-        }
-    }
-    parts.sort_unstable();
-    let blocks: Vec<BlockId> = parts.into_iter().map(|(_, block)| block).collect();
+    let parts = parts_of(lives, root.number);
+    let orders: BTreeMap<BlockId, u64> = parts.iter().map(|(_, block, order)| (*block, *order)).collect();
+    let blocks: Vec<BlockId> = parts.into_iter().map(|(_, block, _)| block).collect();
     let [mut first, mut second] = root.maps.map(GatheredStream::new);
     let mut index = GatheredStream::new(root.index);
     let pages =
@@ -118,7 +127,8 @@ pub(super) fn load_checkpoint<M: Media>(
         let Some(bytes) = bytes.programmed() else { return };
         let Some(spare) = PageSpare::of_intact(bytes, page, seed) else { return };
         let (number, at) = split_page_context(spare.continues);
-        if spare.kind == PageKind::Checkpoint && number == root.number {
+        let is_part = number == root.number && orders.get(&page.block) == Some(&spare.order);
+        if spare.kind == PageKind::Checkpoint && is_part {
             let data = &bytes[..usize::from(spare.used)];
             [&mut first, &mut second, &mut index].into_iter().for_each(|stream| stream.add(at, data));
         }

@@ -58,6 +58,11 @@ impl BlockLife {
         }
     }
 
+    /// Returns the number of the checkpoint of which it is a part.
+    pub(super) fn checkpoint(&self) -> Option<u64> {
+        if let Self::Checkpoint { number, .. } = self { Some(*number) } else { None }
+    }
+
     pub(super) fn order(&self) -> Option<u64> {
         match self {
             Self::Unknown(_) => None,
