@@ -161,6 +161,8 @@ pub struct DeviceStats {
     pub programmed_bytes: u64,
     /// Bytes of records that collection moved.
     pub moved_bytes: u64,
+    /// Blocks that collection emptied.
+    pub collected: u64,
     /// Blocks erased.
     pub erases: u64,
     /// Flushes sent to the media.

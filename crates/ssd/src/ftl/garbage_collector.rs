@@ -36,6 +36,27 @@ struct VictimCursor {
     continued_done: bool,
 }
 
+/// The victims since clients made garbage. When every block was one, another round would free nothing either, and a
+/// collector that cannot free as much as it should would never end.
+#[derive(Clone, Copy, Debug, Default)]
+struct CollectionRound {
+    victims: usize,
+    /// Bytes that clients had written, and that were live, at its start.
+    client_bytes: u64,
+    live_bytes: u64,
+}
+
+impl CollectionRound {
+    /// Returns true if a block may be collected. A block of garbage begins another round.
+    fn may_go_on(&mut self, blocks: usize, (client_bytes, live_bytes): (u64, u64)) -> bool {
+        let made = client_bytes - self.client_bytes + self.live_bytes.saturating_sub(live_bytes);
+        if made >= BLOCK_DATA_BYTES as u64 {
+            *self = Self { victims: 0, client_bytes, live_bytes };
+        }
+        self.victims < 2 * blocks
+    }
+}
+
 /// A block without live records.
 #[derive(Clone, Copy, Debug)]
 struct EvacuatedBlock {
@@ -56,6 +77,7 @@ pub(super) struct GarbageCollector {
     pub(super) wants_checkpoint: bool,
     /// Free blocks that a waiter needs beyond the usual number.
     requested_blocks: usize,
+    round: CollectionRound,
     /// True while blocks of version 1 are collected whatever they hold.
     pub(super) rewrites_version_1: bool,
     pub(super) pages: VictimPages,
@@ -69,6 +91,7 @@ impl GarbageCollector {
             evacuated: VecDeque::new(),
             wants_checkpoint: false,
             requested_blocks: 0,
+            round: CollectionRound::default(),
             rewrites_version_1: false,
             pages: VictimPages::default(),
         }
@@ -182,13 +205,21 @@ impl<M: Media> Ftl<M> {
         // Under greedy, tombstones accumulate that only the erase of the oldest block makes droppable: collect it
         // first.
         let policy = if self.has_excess_tombstones() { VictimPolicy::Fifo } else { self.collector.policy };
+        if !self
+            .collector
+            .round
+            .may_go_on(self.blocks().len(), (self.stats.client_bytes, self.blocks().live_bytes()))
+        {
+            return None;
+        }
         let victim = self.blocks().victim(policy, self.commit.witnessed().tick, self.reusable_below());
         let hopeless = |block: &BlockId| {
             policy == VictimPolicy::Greedy && self.blocks().cost(*block) as usize > BLOCK_DATA_BYTES / 64 * 63
         };
         let victim = victim.filter(|block| !hopeless(block));
-        if victim.is_none() {
-            self.request_victims();
+        match victim {
+            Some(_) => self.collector.round.victims += 1,
+            None => self.request_victims(),
         }
         victim
     }
@@ -423,6 +454,7 @@ impl<M: Media> Ftl<M> {
             !self.collector.rewrites_version_1 || self.blocks().free_count() <= self.space.low_blocks();
         let barrier = if is_urgent { self.request_barrier() } else { self.flash.log().barrier() };
         self.collector.evacuated.push_back(EvacuatedBlock { block, order, barrier });
+        self.stats.collected += 1;
     }
 }
 
