@@ -15,6 +15,7 @@ mod describe;
 mod keys;
 mod listing;
 mod recovery;
+mod room;
 mod unwitnessed;
 mod validate;
 mod violation;
@@ -130,6 +131,8 @@ pub struct DeviceChecker {
     honest_since: Option<u64>,
     /// The current size of a block.
     block_bytes: usize,
+    /// Bytes of records that the device has room for, whatever happened before; 0 where nothing is known.
+    room: u64,
 }
 
 impl DeviceChecker {
@@ -151,6 +154,7 @@ impl DeviceChecker {
             keeps_all: false,
             honest_since: None,
             block_bytes: 0,
+            room: 0,
         };
         checker.certain_group(NamespaceId::FIRST);
         checker

@@ -20,6 +20,8 @@ pub enum PowerCut {
     Point(u64),
     /// At a time; everything due by then has happened.
     Time(Nanos),
+    /// At the acceptance of the n-th write of a commit cell from now, counted from 1. Never on a file.
+    Cell(u64),
 }
 
 /// The outcome of an operation that was not durable when the power was cut.
@@ -44,12 +46,19 @@ pub struct DamagePlan {
     pub neighbour_percent: u8,
     /// Percentage of torn programs whose page cannot be read back at all.
     pub unreadable_percent: u8,
+    /// True if no erase is torn: one of a file writes nothing.
+    pub whole_erases: bool,
 }
 
 impl DamagePlan {
     /// The mildest cut: everything not durable is lost and nothing is torn.
-    pub const CLEAN: Self =
-        Self { whole_percent: 0, torn_percent: 0, neighbour_percent: 0, unreadable_percent: 0 };
+    pub const CLEAN: Self = Self {
+        whole_percent: 0,
+        torn_percent: 0,
+        neighbour_percent: 0,
+        unreadable_percent: 0,
+        whole_erases: false,
+    };
 
     /// Draws a plan from a random stream: mild, harsh and extreme ones.
     #[must_use]
@@ -66,6 +75,7 @@ impl DamagePlan {
             torn_percent,
             neighbour_percent: [0, 50, 100][rng.usize(0..3)],
             unreadable_percent: [0, 0, 25][rng.usize(0..3)],
+            whole_erases: false,
         }
     }
 
@@ -200,6 +210,27 @@ impl LyingProgram {
     }
 }
 
+/// A fault of a medium at rest, behind a boot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RestingFault {
+    /// Bits of one page or cell flip.
+    Flipped,
+    /// One page or cell holds zeros.
+    Zeroed,
+    /// Every page of one block holds zeros.
+    BlockZeroed,
+    /// The commit cells of one side hold zeros. The other side holds the same, so that nothing may be missed.
+    SideZeroed,
+}
+
+impl RestingFault {
+    /// Draws a fault that may put keys in doubt.
+    #[must_use]
+    pub fn draw_lie(rng: &mut fastrand::Rng) -> Self {
+        [Self::Flipped, Self::Flipped, Self::Zeroed, Self::BlockZeroed][rng.usize(0..4)]
+    }
+}
+
 /// The faults of one boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FaultPlan {
@@ -215,6 +246,10 @@ pub struct FaultPlan {
     pub lie: Option<LyingProgram>,
     /// True if a programmed page is set back to an earlier moment before the next boot.
     pub stale_page: bool,
+    /// Damage to the medium before the next boot.
+    pub resting: Option<RestingFault>,
+    /// True if the process is killed instead of the power cut: what it wrote stays in the cache of the medium.
+    pub kill: bool,
 }
 
 impl FaultPlan {
@@ -226,6 +261,8 @@ impl FaultPlan {
         error: None,
         lie: None,
         stale_page: false,
+        resting: None,
+        kill: false,
     };
 
     /// Adds operations that fail to the plan.
@@ -249,7 +286,8 @@ impl FaultPlan {
     /// answer.
     #[must_use]
     pub fn has_lie(&self) -> bool {
-        self.error.is_some() || self.lie.is_some() || self.stale_page
+        let rots = self.resting.is_some_and(|fault| fault != RestingFault::SideZeroed);
+        self.error.is_some() || self.lie.is_some() || self.stale_page || rots
     }
 
     /// Draws a plan from a random stream. The cut falls within `points_max` points, spread evenly over orders of

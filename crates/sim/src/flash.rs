@@ -171,6 +171,32 @@ impl SimFlash {
         }
     }
 
+    /// Kills the process that uses the medium: an operation that was not completed to it takes effect or not. What was
+    /// completed stays in a volatile cache, and a flush of the next process covers it.
+    pub fn kill(&mut self, rng: &mut fastrand::Rng) {
+        if !self.volatile {
+            let damage = DamagePlan { whole_percent: 50, ..DamagePlan::CLEAN };
+            self.power_cut(rng, &damage, 0);
+            return;
+        }
+        let open: Vec<u64> =
+            self.pending.iter().filter(|(_, pending)| !pending.completed).map(|(id, _)| *id).collect();
+        for id in open {
+            if rng.bool() {
+                self.finish(id);
+                self.complete_to_caller(id);
+            } else {
+                self.pending.remove(&id);
+            }
+        }
+    }
+
+    /// Returns the last operation whose outcome is open, or 0.
+    #[must_use]
+    pub fn last_pending(&self) -> u64 {
+        self.pending.last_key_value().map_or(0, |(id, _)| *id)
+    }
+
     /// Returns the operations that a flush accepted now will cover.
     #[must_use]
     pub fn covered_by_flush(&self) -> Vec<u64> {
@@ -253,7 +279,12 @@ impl SimFlash {
                     if outcome != CutOutcome::Complete {
                         not_erased.push(block);
                     }
-                    self.cut_erase(rng, block, outcome);
+                    let is_torn = outcome == CutOutcome::Torn && !damage.whole_erases;
+                    self.cut_erase(
+                        rng,
+                        block,
+                        if is_torn || outcome == CutOutcome::Lost { outcome } else { CutOutcome::Complete },
+                    );
                 }
                 FlashChange::Cell { cell, image } => match outcome {
                     CutOutcome::Complete => self.cells.keep(cell, &image),

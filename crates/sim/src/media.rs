@@ -9,11 +9,13 @@
 //! the middle of recovery terminates. The flash itself stays in the [`CrashImage`], whose [`CrashImage::next_boot`] returns the
 //! medium as the next boot finds it.
 
+mod cell_writes;
 mod crash_image;
 mod file_backed;
 mod injected_faults;
 mod media_config;
 mod media_request;
+mod resting_fault;
 pub mod struck;
 
 pub use crash_image::{CrashImage, FlashMisuse};
@@ -66,6 +68,8 @@ pub struct SimMedia {
     points: u64,
     cut_point: Option<u64>,
     cut_time: Option<Nanos>,
+    /// Writes of cells until the cut.
+    cut_cell: Option<u64>,
     last_event: Nanos,
     power_lost: bool,
     /// Operations submitted since the power was lost.
@@ -90,15 +94,16 @@ impl SimMedia {
     fn with_flash(config: SimMediaConfig, flash: SimFlash, rules: NandRules) -> Self {
         Self {
             config,
-            flash: Some(flash),
             rules,
             timeline: FlashTimeline::new(config.preset, config.geometry, None),
             in_flight: IdWindow::default(),
             ready: VecDeque::new(),
-            next_id: 0,
+            next_id: flash.last_pending(),
+            flash: Some(flash),
             points: 0,
             cut_point: None,
             cut_time: None,
+            cut_cell: None,
             last_event: Nanos::ZERO,
             power_lost: false,
             without_power: 0,
@@ -125,12 +130,12 @@ impl SimMedia {
             file.file().arm(cut);
             return;
         }
-        self.cut_point = None;
-        self.cut_time = None;
+        (self.cut_point, self.cut_time, self.cut_cell) = (None, None, None);
         match cut {
             PowerCut::Never => {}
             PowerCut::Point(point) => self.cut_point = Some(self.points.saturating_add(point.max(1))),
             PowerCut::Time(at) => self.cut_time = Some(at),
+            PowerCut::Cell(nth) => self.cut_cell = Some(nth.max(1)),
         }
     }
 
@@ -322,16 +327,6 @@ impl SimMedia {
     }
 }
 
-impl SimMedia {
-    fn begin_cell(&mut self, id: u64, cell: CellNumber, frame: &[u8]) {
-        let Some(flash) = self.flash.as_mut() else { return };
-        let held = |cell| flash.cell(cell).copied().unwrap_or([0; CELL_BYTES]);
-        if let Some((cell, bytes)) = self.faults.cell_arrival(cell, frame, held) {
-            flash.begin_cell(id, cell, bytes);
-        }
-    }
-}
-
 impl Drop for SimMedia {
     /// Leaves the flash to the crash image when the device is gone, with or without power; operations in flight may or
     /// may not have taken effect.
@@ -400,8 +395,12 @@ impl Media for SimMedia {
             self.crash_image.lock().first_error.get_or_insert(now);
         }
         let (frame, asked) = self.begin(id, op, now);
+        let is_cell = matches!(asked, MediaRequest::WriteCell(_));
         self.in_flight.insert(id, InFlight { token, frame, request: asked, failed });
         self.pass_point();
+        if is_cell {
+            self.pass_cell();
+        }
         Ok(())
     }
 

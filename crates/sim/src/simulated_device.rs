@@ -21,6 +21,29 @@ pub struct BootTime {
     pub wall: UnixMillis,
 }
 
+/// The work of a device beside its commands: a swarm whose worlds reach less of it finds less.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceActivity {
+    /// Blocks that were emptied so that they can be used again.
+    pub collected: u64,
+    /// Checkpoints completed.
+    pub checkpoints: u64,
+    /// Keys that expired.
+    pub expired: u64,
+    /// Openings that found pages lost.
+    pub lossy_openings: u64,
+}
+
+impl DeviceActivity {
+    /// Adds the work of another boot or world.
+    pub fn add(&mut self, other: Self) {
+        self.collected += other.collected;
+        self.checkpoints += other.checkpoints;
+        self.expired += other.expired;
+        self.lossy_openings += other.lossy_openings;
+    }
+}
+
 /// A device that the world can drive.
 pub trait SimulatedDevice: Sized {
     /// Opens the device over a medium and recovers it; `wait` on the medium advances virtual time.
@@ -61,6 +84,11 @@ pub trait SimulatedDevice: Sized {
     fn is_attached(&self, namespace: NamespaceId, controller: u16) -> bool {
         let _ = (namespace, controller);
         true
+    }
+
+    /// Returns the work since the device was opened; none by default.
+    fn activity(&self) -> DeviceActivity {
+        DeviceActivity::default()
     }
 
     /// Starts work that only an operator requests, such as a checkpoint. Does nothing by default.

@@ -148,7 +148,7 @@ impl SimFile {
         let mut state = self.lock();
         (state.cut_point, state.cut_time) = (None, None);
         match cut {
-            PowerCut::Never => {}
+            PowerCut::Never | PowerCut::Cell(_) => {}
             PowerCut::Point(point) => state.cut_point = Some(state.points.saturating_add(point.max(1))),
             PowerCut::Time(at) => state.cut_time = Some(at),
         }
@@ -168,6 +168,18 @@ impl SimFile {
         let mut bytes = state.bytes.clone();
         bytes.power_cut(rng, damage);
         Self::with_bytes(bytes, rng.u64(..))
+    }
+
+    /// Kills the process that uses the file now, and returns the file that the next one finds.
+    #[must_use]
+    pub fn after_kill(&self, rng: &mut fastrand::Rng) -> Self {
+        let mut state = self.lock();
+        state.lose_power();
+        let mut bytes = state.bytes.clone();
+        bytes.kill(rng);
+        let next = Self::with_bytes(bytes, rng.u64(..));
+        next.lock().next_id = state.next_id;
+        next
     }
 
     /// Returns the number of writes since the faults were set, or since the file was made.

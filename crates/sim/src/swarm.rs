@@ -6,7 +6,8 @@
 //! Invariant: a failed seed, run again alone, fails in the same way; the swarm does so itself to record its last events.
 //! No thread can be stopped from outside: a world without an end keeps its thread until the process exits.
 
-use crate::world::{LineSink, RunFailure, RunReport, SWARM_SEEDS, WorldConfig};
+use crate::simulated_device::DeviceActivity;
+use crate::world::{LineSink, REUSE_SEEDS, RunFailure, RunReport, SWARM_SEEDS, WorldConfig};
 use headwater_host::clock::{Clock, Nanos};
 use std::any::Any;
 use std::collections::VecDeque;
@@ -24,6 +25,9 @@ pub const FAILURES_MAX: usize = 32;
 const EVENTS_KEPT: usize = 200;
 /// Time between two looks at the worlds that run.
 const WATCH_INTERVAL: Duration = Duration::from_millis(200);
+
+/// One world in this many uses its blocks again: it takes as long as many small ones.
+const REUSE_EVERY: u64 = 64;
 
 /// The seeds of a swarm, and its end.
 #[derive(Clone, Copy, Debug)]
@@ -85,6 +89,8 @@ pub struct SwarmReport {
     pub cuts_in_recovery: u64,
     /// Their media operations that a power cut lost or tore.
     pub faults: u64,
+    /// The work of their devices beside commands.
+    pub activity: DeviceActivity,
     /// Duration.
     pub wall: Nanos,
     /// CPU time of all threads.
@@ -100,6 +106,7 @@ impl SwarmReport {
         self.cuts += u64::from(run.cuts);
         self.cuts_in_recovery += u64::from(run.cuts_in_recovery);
         self.faults += run.faults;
+        self.activity.add(run.activity);
     }
 
     fn merge(&mut self, other: &Self) {
@@ -109,6 +116,7 @@ impl SwarmReport {
         self.cuts += other.cuts;
         self.cuts_in_recovery += other.cuts_in_recovery;
         self.faults += other.faults;
+        self.activity.add(other.activity);
         self.cpu = Nanos(self.cpu.0 + other.cpu.0);
     }
 
@@ -154,6 +162,16 @@ impl fmt::Display for SwarmReport {
             rate(self.cuts, passed),
             rate(self.cuts_in_recovery, passed),
             rate(self.faults, passed),
+        )?;
+        let DeviceActivity { collected, checkpoints, expired, lossy_openings } = self.activity;
+        writeln!(
+            f,
+            "a hundred worlds: {:.0} blocks collected, {:.0} checkpoints, {:.0} keys expired, {:.1} openings that found \
+             pages lost",
+            100.0 * rate(collected, passed),
+            100.0 * rate(checkpoints, passed),
+            100.0 * rate(expired, passed),
+            100.0 * rate(lossy_openings, passed),
         )?;
         if self.failures.is_empty() {
             return write!(f, "every promise kept");
@@ -244,7 +262,8 @@ where
             if number >= self.plan.seeds {
                 break;
             }
-            let seed = self.plan.first.wrapping_add(number);
+            let reuse = if number % REUSE_EVERY == REUSE_EVERY - 1 { REUSE_SEEDS } else { 0 };
+            let seed = self.plan.first.wrapping_add(number) | reuse;
             running.seed.store(seed, Ordering::Relaxed);
             running.since.store(now.0 + 1, Ordering::Release);
             counts.worlds += 1;

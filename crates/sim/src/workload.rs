@@ -20,6 +20,8 @@ pub struct WorkloadConfig {
     pub keys: u32,
     /// Longest ordinary value in bytes.
     pub value_bytes_max: usize,
+    /// The lengths of ordinary values.
+    pub lengths: ValueLengths,
     /// One in this many values of the first two keys is longer than a block; 0 for never.
     pub chained_every: u32,
     /// Shares of the commands.
@@ -30,11 +32,22 @@ pub struct WorkloadConfig {
     pub conditions: FeatureUse,
 }
 
+/// The lengths of values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ValueLengths {
+    /// Any length up to the maximum.
+    Drawn,
+    /// All values are as long as the maximum, so that records of two lives of a block lie in the same places.
+    Same,
+}
+
 /// The use of a feature by the clients of a world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FeatureUse {
     /// Some commands use it.
     Some,
+    /// Most commands use it.
+    Most,
     /// No command uses it.
     Never,
 }
@@ -244,6 +257,7 @@ impl CommandStream {
     fn expiry(&mut self, wall: UnixMillis) -> RecordExpiry {
         match self.rng.u8(0..24) {
             _ if self.config.expiry == FeatureUse::Never => RecordExpiry::Never,
+            0..20 if self.config.expiry == FeatureUse::Most => RecordExpiry::At(wall.0 + self.rng.u64(1..50)),
             0 => RecordExpiry::Keep,
             1 => RecordExpiry::At(wall.0 + self.rng.u64(1..50)),
             2 => RecordExpiry::At(wall.0 + self.rng.u64(50..5_000)),
@@ -259,6 +273,7 @@ impl CommandStream {
             _ if key_number < 2 && every > 0 && self.rng.u32(0..every) == 0 => {
                 self.rng.usize(280_000..320_000)
             }
+            _ if self.config.lengths == ValueLengths::Same => longest,
             0 => 0,
             1..=8 => self.rng.usize(0..100),
             9..=13 => self.rng.usize(0..1_500),
@@ -295,6 +310,7 @@ mod tests {
             namespaces: 3,
             keys: 40,
             value_bytes_max: 12_000,
+            lengths: ValueLengths::Drawn,
             chained_every: 16,
             shares: CommandShares::MIXED,
             expiry: FeatureUse::Some,

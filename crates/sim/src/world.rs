@@ -6,15 +6,18 @@
 //! until the power is cut, and leaves the crash image to the next boot. The last boot has no fault.
 
 mod block_namespace;
+mod boot_plan;
 mod config;
 mod excuses;
+mod idle;
 mod recovery_check;
 mod report;
+mod reuse_config;
 mod swarm_config;
 
 pub use config::{
-    BLOCK_SEEDS, BlockNamespaceConfig, FILE_SEEDS, LYING_SEEDS, MediumHonesty, SWARM_SEEDS, WorldConfig,
-    WorldSwitches,
+    BLOCK_SEEDS, BlockNamespaceConfig, BootLength, FILE_SEEDS, LYING_SEEDS, MediumHonesty, REUSE_SEEDS,
+    SWARM_SEEDS, WorldConfig, WorldSwitches,
 };
 pub use report::{FailureCause, RunFailure, RunReport};
 
@@ -86,6 +89,11 @@ pub struct SimWorld<'a, E> {
     idle_polls: u32,
     busy_polls: u32,
     past: MediumPast,
+    slow_die: Option<SlowDie>,
+    /// True if the boot ended when a record on the medium said that everything is durable.
+    said_durable: bool,
+    /// True if commit records of one side were lost.
+    has_lost_cells: bool,
     completions: Vec<(SsdCompletion, UnixMillis)>,
     report: RunReport,
     engine: PhantomData<E>,
@@ -106,9 +114,11 @@ impl<'a, E: SimulatedDevice> SimWorld<'a, E> {
     #[must_use]
     pub fn new(seed: u64, config: WorldConfig) -> Self {
         let mut rng = fastrand::Rng::with_seed(drawn_seed(seed));
+        let mut checker = DeviceChecker::new(&config.device.durability);
+        checker.expect_room(config.room_bytes);
         Self {
             seed,
-            checker: DeviceChecker::new(&config.device.durability),
+            checker,
             workload: CommandStream::new(rng.u64(..), config.workload.clone()),
             disk: config.block_namespace.map(BlockNamespaceModel::new),
             config,
@@ -122,20 +132,11 @@ impl<'a, E: SimulatedDevice> SimWorld<'a, E> {
             idle_polls: 0,
             busy_polls: 0,
             past: MediumPast::Honest,
+            slow_die: None,
+            said_durable: false,
+            has_lost_cells: false,
             completions: Vec::new(),
-            report: RunReport {
-                seed,
-                commands: 0,
-                completions: 0,
-                cuts: 0,
-                cuts_in_recovery: 0,
-                refused_to_open: false,
-                media_operations: 0,
-                faults: 0,
-                first_boot_points: 0,
-                virtual_time: Nanos::ZERO,
-                digest: seed,
-            },
+            report: RunReport { seed, digest: seed, ..RunReport::default() },
             engine: PhantomData,
         }
     }
@@ -179,16 +180,7 @@ impl<'a, E: SimulatedDevice> SimWorld<'a, E> {
         let mut media = SimMedia::new(self.config.media);
         for boot in 0..self.config.rounds {
             self.boot = boot;
-            let points_max = self.config.points_max;
-            let plan = FaultPlan::draw(&mut self.rng, points_max, self.config.media.geometry);
-            let mut plan = self.config.switches.restrict(plan);
-            if boot == self.config.faulty_boot {
-                plan = match self.config.honesty {
-                    MediumHonesty::Honest => plan,
-                    MediumHonesty::Failing => plan.with_drawn_error(&mut self.rng, points_max),
-                    MediumHonesty::Lying => plan.with_drawn_lie(&mut self.rng, points_max),
-                };
-            }
+            let plan = self.plan_boot(boot);
             match self.run_boot(media, plan)? {
                 Some(next) => media = next,
                 None => return Ok(()),
@@ -201,6 +193,7 @@ impl<'a, E: SimulatedDevice> SimWorld<'a, E> {
     /// Runs one boot. Returns the medium of the next one, or `None` if the device refused to open a medium that lied.
     fn run_boot(&mut self, mut media: SimMedia, plan: FaultPlan) -> Result<Option<SimMedia>, FailureCause> {
         media.set_slow_die(plan.slow_die);
+        (self.slow_die, self.said_durable) = (plan.slow_die, false);
         if plan.has_lie() {
             media.inject(&plan);
             self.past = MediumPast::Faulty;
@@ -211,6 +204,9 @@ impl<'a, E: SimulatedDevice> SimWorld<'a, E> {
         }
         // Some boots may lose their power during recovery, the rest only while they serve.
         let (mut early, mut cut) = (self.one_in(self.config.switches.early_cut_every), plan.cut);
+        if early {
+            cut = self.early_cut(cut);
+        }
         if let (Some(first), 0) = (self.first_cut, self.boot) {
             (early, cut) = (true, first);
         }
@@ -241,6 +237,7 @@ impl<'a, E: SimulatedDevice> SimWorld<'a, E> {
                     image.arm(cut);
                 }
                 self.drive_device(&mut engine, &image)?;
+                self.report.activity.add(engine.activity());
             }
         }
         if let Some(misuse) = image.misuse() {
@@ -254,13 +251,25 @@ impl<'a, E: SimulatedDevice> SimWorld<'a, E> {
         self.report.cuts += 1;
         // A device that cannot write any more says so, and keeps no promise of a later time.
         let promised = image.first_error().map_or(self.now, |at| at.min(self.now));
-        self.checker.power_cut(promised, self.media_slack(plan.slow_die));
+        self.checker.power_cut(promised, self.media_slack(self.slow_die));
         self.log(|| format!("power cut at {}, point {}", image.now(), image.points()));
         self.wall_offset += self.rng.u64(0..2_000);
-        let media = image.next_boot(&mut self.rng, &plan.damage).ok_or(FailureCause::MediumLost)?;
+        let media = self.end_boot(&image, &plan).ok_or(FailureCause::MediumLost)?;
         self.excuse_unwitnessed(&image);
         self.report.faults = media.flash().map_or(0, SimFlash::interrupted);
         Ok(Some(media))
+    }
+
+    /// Damages the medium as planned, and returns the one of the next boot.
+    fn end_boot(&mut self, image: &CrashImage, plan: &FaultPlan) -> Option<SimMedia> {
+        if let Some(fault) = plan.resting {
+            image.strike_at_rest(fault);
+        }
+        if plan.kill {
+            image.next_boot_after_kill(&mut self.rng)
+        } else {
+            image.next_boot(&mut self.rng, &plan.damage)
+        }
     }
 
     /// Drives the device from the end of recovery to the loss of power.
@@ -305,10 +314,13 @@ impl<'a, E: SimulatedDevice> SimWorld<'a, E> {
         if self.boot < self.config.rounds && self.rng.bool() {
             return Ok(());
         }
-        if self.drain(engine, image)? == SimPower::On
-            && self.rng.bool()
-            && self.config.switches.shutdown == FeatureUse::Some
-        {
+        if self.drain(engine, image)? == SimPower::PowerLost {
+            return Ok(());
+        }
+        if self.config.switches.idle_ends == FeatureUse::Some && self.rng.bool() {
+            return self.be_idle(engine, image).map(drop);
+        }
+        if self.rng.bool() && self.config.switches.shutdown == FeatureUse::Some {
             let at = self.boot_time();
             if let Some(now) = engine.shut_down(at)
                 && !image.has_lost_power()

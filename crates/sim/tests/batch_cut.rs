@@ -55,8 +55,7 @@ fn value_bytes(device: &mut SsdDevice<SimMedia>, key: &'static [u8]) -> Option<u
 #[test]
 fn lost_batch_with_an_expired_key_leaves_earlier_values() {
     let config = DeviceConfig { durability: [Durability::OnFlush; 16], ..DeviceConfig::default() };
-    let damage =
-        DamagePlan { whole_percent: 50, torn_percent: 0, neighbour_percent: 0, unreadable_percent: 0 };
+    let damage = DamagePlan { whole_percent: 50, ..DamagePlan::CLEAN };
     let (mut happened, mut lost) = (0, 0);
     for seed in 0..200 {
         let mut rng = fastrand::Rng::with_seed(seed);
@@ -94,8 +93,7 @@ fn lost_batch_with_an_expired_key_leaves_earlier_values() {
 #[test]
 fn write_conditional_on_a_batch_never_outlives_it() {
     let config = DeviceConfig { durability: [Durability::OnFlush; 16], ..DeviceConfig::default() };
-    let damage =
-        DamagePlan { whole_percent: 50, torn_percent: 0, neighbour_percent: 0, unreadable_percent: 0 };
+    let damage = DamagePlan { whole_percent: 50, ..DamagePlan::CLEAN };
     let start = BootTime { now: Nanos::ZERO, wall: WALL };
     let (mut both, mut neither) = (0, 0);
     for seed in 0..400 {

@@ -20,7 +20,7 @@ const CELLS: u16 = 64;
 const OLD: u8 = 1;
 const NEW: u8 = 2;
 const HARSH: DamagePlan =
-    DamagePlan { whole_percent: 33, torn_percent: 34, neighbour_percent: 100, unreadable_percent: 0 };
+    DamagePlan { whole_percent: 33, torn_percent: 34, neighbour_percent: 100, ..DamagePlan::CLEAN };
 
 fn media(preset: TimingPreset, backing: MediaBacking) -> SimMedia {
     let mut media = SimMedia::new(SimMediaConfig { backing, ..SimMediaConfig::new(preset, BLOCKS) });

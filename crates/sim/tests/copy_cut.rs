@@ -51,8 +51,7 @@ fn run(device: &mut SsdDevice<SimMedia>, (namespace, command): TargetedCommand) 
 /// the device as recovered after the cut.
 fn cut(seed: u64, durable: Vec<TargetedCommand>, racing: Vec<TargetedCommand>) -> SsdDevice<SimMedia> {
     let config = DeviceConfig { durability: [Durability::OnFlush; 16], ..DeviceConfig::default() };
-    let damage =
-        DamagePlan { whole_percent: 50, torn_percent: 0, neighbour_percent: 0, unreadable_percent: 0 };
+    let damage = DamagePlan { whole_percent: 50, ..DamagePlan::CLEAN };
     let mut rng = fastrand::Rng::with_seed(seed);
     let media = SimMedia::new(SimMediaConfig::new(FILE, 20));
     let image = media.crash_image();

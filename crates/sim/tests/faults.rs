@@ -11,10 +11,14 @@ use headwater_ssd::media::{
     BlockId, Media, MediaError, MediaOp, MediaToken, NandRule, PageAddress, PageState, RefusalReason,
 };
 
-const ALL_TORN: DamagePlan =
-    DamagePlan { whole_percent: 0, torn_percent: 100, neighbour_percent: 100, unreadable_percent: 0 };
-const HARSH: DamagePlan =
-    DamagePlan { whole_percent: 33, torn_percent: 34, neighbour_percent: 100, unreadable_percent: 10 };
+const ALL_TORN: DamagePlan = DamagePlan { torn_percent: 100, neighbour_percent: 100, ..DamagePlan::CLEAN };
+const HARSH: DamagePlan = DamagePlan {
+    whole_percent: 33,
+    torn_percent: 34,
+    neighbour_percent: 100,
+    unreadable_percent: 10,
+    ..DamagePlan::CLEAN
+};
 
 fn media(preset: TimingPreset, guard_pages: u8) -> SimMedia {
     SimMedia::new(SimMediaConfig { guard_pages, ..SimMediaConfig::new(preset, 16) })

@@ -44,6 +44,9 @@ impl DeviceChecker {
             }
         } else if let Some(seen) = observation_of_refusal(status) {
             self.remove_group(namespace, group, keys);
+            if status == Status::CAPACITY_EXCEEDED {
+                self.check_full(namespace, keys, when)?;
+            }
             let failed = usize::try_from(completion.position).ok().filter(|_| keys.len() > 1);
             if let (Some(one), Some(seen)) = (keys.get(failed.unwrap_or(0)), seen) {
                 self.check_refusal(namespace, one, (status, seen), when)?;

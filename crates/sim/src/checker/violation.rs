@@ -119,6 +119,20 @@ pub enum PromiseViolation {
         /// The sequence in between.
         between: u64,
     },
+    /// A write was refused because the medium is full, although little of it can be in use.
+    #[error(
+        "{namespace}: refused {wanted} bytes as too many with at most {in_use} bytes in use and room for {room}"
+    )]
+    RefusedWithRoom {
+        /// Key space.
+        namespace: NamespaceId,
+        /// Bytes of the records of the write.
+        wanted: u64,
+        /// Bytes of all records that can exist.
+        in_use: u64,
+        /// Bytes of records that the device has room for.
+        room: u64,
+    },
     /// A status that a healthy device has no reason to return.
     #[error("token {token} completed with {status:?}, which nothing in this run explains")]
     UnexpectedStatus {

@@ -5,9 +5,10 @@
 //! Invariant: the flash of a medium can be taken once.
 
 use super::file_backed::FileBacked;
+use super::resting_fault::{strike_file, strike_flash};
 use super::struck::{RestingMedium, StruckPlace, places_in, unwitnessed_above};
 use super::{MediaBacking, SimMedia, SimMediaConfig};
-use crate::faults::{DamagePlan, PowerCut};
+use crate::faults::{DamagePlan, PowerCut, RestingFault};
 use crate::flash::{SimFlash, pages_of};
 use crate::simulated_file::{FileDamage, FileMisuse, FileMoment, SimFile};
 use headwater_host::clock::Nanos;
@@ -62,6 +63,8 @@ pub(super) struct MediumState {
     pub(super) file: Option<SimFile>,
     /// The medium at an earlier moment, from which the next boot finds one page or cell.
     earlier: Option<EarlierMoment>,
+    /// The damage before the next boot.
+    resting: Option<RestingFault>,
     /// The places that a lie of this boot struck.
     pub(super) struck: Vec<StruckPlace>,
     /// The sequence behind which the next boot may find acknowledged writes gone.
@@ -181,6 +184,9 @@ impl CrashImage {
             if let Some(EarlierMoment::File(moment)) = state.earlier.take() {
                 struck.extend(restore_place(&file, moment, geometry, rng));
             }
+            if let Some(fault) = state.resting.take() {
+                struck.extend(strike_file(&file, geometry, fault, rng));
+            }
             state.unwitnessed_above = unwitnessed_above(
                 &struck,
                 RestingMedium::File(&file, geometry),
@@ -196,10 +202,36 @@ impl CrashImage {
         if let Some(EarlierMoment::Flash(earlier)) = earlier {
             struck.extend(flash.restore_place(rng, &earlier));
         }
+        if let Some(fault) = state.resting.take() {
+            struck.extend(strike_flash(&mut flash, fault, rng));
+        }
         state.unwitnessed_above =
             unwitnessed_above(&struck, RestingMedium::Flash(&flash), RestingMedium::Flash(&at_least));
         drop(state);
         Some(SimMedia::with_flash(self.config, flash, NandRules::unknown(self.config.geometry)))
+    }
+
+    /// Returns the medium as the next boot finds it after the process was killed; `None` as for
+    /// [`next_boot`](Self::next_boot).
+    #[must_use]
+    pub fn next_boot_after_kill(&self, rng: &mut fastrand::Rng) -> Option<SimMedia> {
+        let mut state = self.lock();
+        let (fault, geometry) = (state.resting.take(), self.config.geometry);
+        if let Some(file) = state.file.take() {
+            let file = file.after_kill(rng);
+            let _ = fault.map(|fault| strike_file(&file, geometry, fault, rng));
+            return Some(SimMedia::with_file(self.config, FileBacked::over(file, OpenAccess::ReadWrite)));
+        }
+        let mut flash = state.flash.take()?;
+        drop(state);
+        flash.kill(rng);
+        let _ = fault.map(|fault| strike_flash(&mut flash, fault, rng));
+        Some(SimMedia::with_flash(self.config, flash, NandRules::unknown(geometry)))
+    }
+
+    /// Damages the medium before the next boot.
+    pub fn strike_at_rest(&self, fault: RestingFault) {
+        self.lock().resting = Some(fault);
     }
 
     /// Keeps the medium as it is now, so that the next boot finds one of its pages as it was.

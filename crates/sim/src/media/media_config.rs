@@ -48,7 +48,9 @@ impl SimMediaConfig {
         }
     }
 
-    pub(super) const fn cache(&self) -> CacheKind {
+    /// Returns the kind of cache of flash.
+    #[must_use]
+    pub const fn cache(&self) -> CacheKind {
         match self.preset.cached {
             Some(_) => CacheKind::Volatile,
             None => CacheKind::WriteThrough,

@@ -48,14 +48,14 @@ pub enum RestingMedium<'a> {
 }
 
 impl RestingMedium<'_> {
-    fn seed(&self) -> u32 {
+    pub(super) fn seed(&self) -> u32 {
         match self {
             Self::Flash(_) => 0,
             Self::File(..) => crc32c(0, &FILE_UUID),
         }
     }
 
-    fn bytes(&self, place: MediumPlace) -> Option<Vec<u8>> {
+    pub(super) fn bytes(&self, place: MediumPlace) -> Option<Vec<u8>> {
         match (self, place) {
             (Self::Flash(flash), MediumPlace::Page(page)) => Some(flash.durable_page(page)?.bytes().to_vec()),
             (Self::Flash(flash), MediumPlace::Cell(cell)) => Some(flash.durable_cell(cell)?.to_vec()),

@@ -1,6 +1,6 @@
 //! The real device behind the interface that the world drives.
 
-use super::{BootTime, SimulatedDevice};
+use super::{BootTime, DeviceActivity, SimulatedDevice};
 use crate::media::SimMedia;
 use headwater_host::clock::{Nanos, UnixMillis};
 use headwater_ssd::command::{FrontEndId, NamespaceId, SsdCommand, SsdCompletion, SubmitError};
@@ -49,6 +49,16 @@ impl SimulatedDevice for SsdDevice<SimMedia> {
 
     fn is_attached(&self, namespace: NamespaceId, controller: u16) -> bool {
         SsdDevice::is_attached(self, namespace, controller)
+    }
+
+    fn activity(&self) -> DeviceActivity {
+        let stats = self.stats();
+        DeviceActivity {
+            collected: stats.collected,
+            checkpoints: stats.checkpoints,
+            expired: stats.expired,
+            lossy_openings: u64::from(stats.lost_pages > 0),
+        }
     }
 
     fn request_maintenance(&mut self) {

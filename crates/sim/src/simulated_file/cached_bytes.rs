@@ -148,6 +148,19 @@ impl CachedBytes {
         self.visible = self.durable.clone();
     }
 
+    /// Kills the process: a write that was not completed to it happens or not; the rest stays as it is, and no sync
+    /// covered them yet.
+    pub(super) fn kill(&mut self, rng: &mut fastrand::Rng) {
+        for id in std::mem::take(&mut self.incomplete) {
+            if rng.bool() {
+                self.finish(id);
+                self.complete_to_caller(id);
+            } else {
+                self.pending.remove(&id);
+            }
+        }
+    }
+
     fn tear(&mut self, write: &PendingWrite, rng: &mut fastrand::Rng, damage: &DamagePlan) {
         for (offset, sector) in sectors(write) {
             match rng.u8(0..16) {
@@ -195,8 +208,7 @@ fn sectors(write: &PendingWrite) -> impl Iterator<Item = (u64, &[u8])> {
 mod tests {
     use super::*;
 
-    const HARSH: DamagePlan =
-        DamagePlan { whole_percent: 0, torn_percent: 100, neighbour_percent: 100, unreadable_percent: 0 };
+    const HARSH: DamagePlan = DamagePlan { torn_percent: 100, neighbour_percent: 100, ..DamagePlan::CLEAN };
 
     fn written(file: &mut CachedBytes, id: u64, offset: u64, byte: u8, sectors: usize) {
         file.begin(id, offset, vec![byte; sectors * 512].into());

@@ -1,15 +1,15 @@
 //! The configuration of a simulated world, drawn from its seed.
 //!
 //! Input: a seed. Output: a [`WorldConfig`]. From [`SWARM_SEEDS`] on it is one of the swarm's ([`super::swarm_config`]);
-//! [`FILE_SEEDS`] and [`LYING_SEEDS`] change its medium.
+//! [`FILE_SEEDS`] and [`LYING_SEEDS`] change its medium, [`REUSE_SEEDS`] its size and the work in it.
 //! Invariant: `headwater sim replay --seed S` builds the same world as the test run of seed S.
 
-use super::swarm_config;
-use crate::faults::FaultPlan;
+use super::{reuse_config, swarm_config};
+use crate::faults::{FaultPlan, RestingFault};
 use crate::flash::PageAddressing;
 use crate::media::{MediaBacking, SimMediaConfig};
 use crate::presets::{FILE, TimingPreset};
-use crate::workload::{CommandShares, FeatureUse, WorkloadConfig};
+use crate::workload::{CommandShares, FeatureUse, ValueLengths, WorkloadConfig};
 use headwater_host::clock::Nanos;
 use headwater_ssd::command::NamespaceId;
 use headwater_ssd::engine::{DeviceConfig, Durability, VictimPolicy};
@@ -28,6 +28,8 @@ pub struct WorldConfig {
     pub block_namespace: Option<BlockNamespaceConfig>,
     /// The truthfulness of the medium.
     pub honesty: MediumHonesty,
+    /// The fault of a medium that lies; without it one is drawn.
+    pub resting: Option<RestingFault>,
     /// Maximum number of commands in flight.
     pub depth: usize,
     /// The boot, from 0, in which a medium that is not honest fails or lies.
@@ -38,6 +40,10 @@ pub struct WorldConfig {
     pub commands_max: u32,
     /// Maximum number of cut points of one boot, counted from the arming of the cut.
     pub points_max: u64,
+    /// Bytes of records that the device must have room for at any time; 0 where nothing is promised.
+    pub room_bytes: u64,
+    /// The length of boots.
+    pub boots: BootLength,
     /// The faults and operator's actions of the world.
     pub switches: WorldSwitches,
 }
@@ -61,6 +67,18 @@ pub struct WorldSwitches {
     pub unreadable_pages: FeatureUse,
     /// A die that is slower than the rest.
     pub slow_die: FeatureUse,
+    /// Boots that end because the process is killed, not because the power is cut.
+    pub kills: FeatureUse,
+    /// Boots that end when the device was idle for a while.
+    pub idle_ends: FeatureUse,
+    /// Cuts that are counted in commit records.
+    pub cell_cuts: FeatureUse,
+    /// Commit records of one side that are lost between two boots, which an honest medium may do.
+    pub cell_losses: FeatureUse,
+    /// Damage of a medium that lies to pages and cells at rest.
+    pub resting_faults: FeatureUse,
+    /// Erases that a power cut tears.
+    pub torn_erases: FeatureUse,
 }
 
 impl WorldSwitches {
@@ -75,8 +93,27 @@ impl WorldSwitches {
             damaged_neighbours: FeatureUse::Some,
             unreadable_pages: FeatureUse::Some,
             slow_die: FeatureUse::Some,
+            ..Self::ALL_OFF
         }
     }
+
+    /// Switches with everything off.
+    pub(super) const ALL_OFF: Self = Self {
+        early_cut_every: 0,
+        checkpoint_every: 0,
+        inspection: FeatureUse::Never,
+        shutdown: FeatureUse::Never,
+        torn_operations: FeatureUse::Never,
+        damaged_neighbours: FeatureUse::Never,
+        unreadable_pages: FeatureUse::Never,
+        slow_die: FeatureUse::Never,
+        kills: FeatureUse::Never,
+        idle_ends: FeatureUse::Never,
+        cell_cuts: FeatureUse::Never,
+        cell_losses: FeatureUse::Never,
+        resting_faults: FeatureUse::Never,
+        torn_erases: FeatureUse::Some,
+    };
 
     /// Removes the faults that are off from a plan.
     pub(super) fn restrict(&self, mut plan: FaultPlan) -> FaultPlan {
@@ -89,9 +126,21 @@ impl WorldSwitches {
         if self.unreadable_pages == FeatureUse::Never {
             plan.damage.unreadable_percent = 0;
         }
+        plan.damage.whole_erases = self.torn_erases == FeatureUse::Never;
         plan.slow_die = plan.slow_die.filter(|_| self.slow_die == FeatureUse::Some);
         plan
     }
+}
+
+/// The length of the boots of a world.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BootLength {
+    /// Spread evenly over orders of magnitude.
+    Drawn,
+    /// The same for half of them, and a large part of the maximum for the other half.
+    HalfLong,
+    /// Until every command is submitted.
+    Whole,
 }
 
 /// The truthfulness of a medium.
@@ -128,10 +177,12 @@ pub const SWARM_SEEDS: u64 = 1 << 33;
 pub const LYING_SEEDS: u64 = 1 << 61;
 /// Added to a seed: the same world on a file.
 pub const FILE_SEEDS: u64 = 1 << 62;
+/// Added to a seed: the world has few blocks and more work, so that blocks are collected and used again.
+pub const REUSE_SEEDS: u64 = 1 << 63;
 
 /// Returns the seed without the parts that change the medium, so that the worlds differ in nothing else.
 pub(super) const fn drawn_seed(seed: u64) -> u64 {
-    seed & !(LYING_SEEDS | FILE_SEEDS)
+    seed & !(LYING_SEEDS | FILE_SEEDS | REUSE_SEEDS)
 }
 
 /// Presets that short runs draw from: with and without a volatile cache, fast and slow.
@@ -143,6 +194,9 @@ impl WorldConfig {
     pub fn from_seed(seed: u64) -> Self {
         let drawn = drawn_seed(seed);
         let mut config = if drawn >= SWARM_SEEDS { swarm_config::draw(drawn) } else { Self::draw(drawn) };
+        if seed & REUSE_SEEDS != 0 {
+            reuse_config::change(&mut config, drawn);
+        }
         if seed & FILE_SEEDS != 0 {
             config.media.backing = MediaBacking::File;
             config.media.addressing = PageAddressing::ByRead;
@@ -181,6 +235,7 @@ impl WorldConfig {
             namespaces: rng.u8(1..=3),
             keys: rng.u32(4..=48),
             value_bytes_max: [200, 4_000, 12_000][rng.usize(0..3)],
+            lengths: ValueLengths::Drawn,
             chained_every: [0, 8, 64][rng.usize(0..3)],
             shares: CommandShares::MIXED,
             expiry: FeatureUse::Some,
@@ -210,11 +265,14 @@ impl WorldConfig {
             workload,
             block_namespace,
             honesty: MediumHonesty::Honest,
+            resting: None,
             depth,
             faulty_boot: rounds - 1,
             rounds,
             commands_max: 1 << rng.u32(4..=9),
             points_max: 1 << rng.u32(5..=11),
+            room_bytes: 0,
+            boots: BootLength::Drawn,
             // In one world of four the medium is inspected first.
             switches: WorldSwitches::all_on(if seed.is_multiple_of(4) {
                 FeatureUse::Some

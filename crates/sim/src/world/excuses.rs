@@ -10,9 +10,14 @@ use crate::simulated_device::SimulatedDevice;
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::SsdCompletion;
 
-/// Errors of a device whose medium is honest again: what it lost stays lost.
-const LASTING_FAILURES: &[Status] =
-    &[Status::UNRECOVERED_ERROR, Status::UNRECOVERED_READ_ERROR, Status::NAMESPACE_NOT_READY];
+/// Errors of a device whose medium is honest again: what it lost stays lost, and blocks of which a page cannot be read
+/// are in the way of writes.
+const LASTING_FAILURES: &[Status] = &[
+    Status::UNRECOVERED_ERROR,
+    Status::UNRECOVERED_READ_ERROR,
+    Status::NAMESPACE_NOT_READY,
+    Status::WRITE_FAULT,
+];
 
 /// The honesty of the medium so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +35,9 @@ impl<E: SimulatedDevice> SimWorld<'_, E> {
     pub(super) fn is_excused(&self, completion: &SsdCompletion) -> bool {
         match self.past {
             MediumPast::Honest => false,
-            MediumPast::Faulty => FAILURES.contains(&completion.status),
+            MediumPast::Faulty => {
+                FAILURES.contains(&completion.status) || completion.status == Status::WRITE_FAULT
+            }
             MediumPast::Damaged => LASTING_FAILURES.contains(&completion.status),
         }
     }
@@ -43,9 +50,10 @@ impl<E: SimulatedDevice> SimWorld<'_, E> {
         self.checker.failed(completion.token)
     }
 
-    /// Lets go of writes that the lie of the last boot took without a trace.
+    /// Lets go of writes that the lie of the last boot took without a trace. There are none if the device was idle for long
+    /// enough: a record on the medium says then that they are durable.
     pub(super) fn excuse_unwitnessed(&mut self, image: &CrashImage) {
-        let Some(durable) = image.unwitnessed_above() else { return };
+        let Some(durable) = image.unwitnessed_above().filter(|_| !self.said_durable) else { return };
         self.log(|| format!("a lie took the commit behind sequence {}", durable.0));
         if let Some(disk) = &mut self.disk
             && disk.undo_change_above(durable)

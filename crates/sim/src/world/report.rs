@@ -2,11 +2,12 @@
 
 use crate::checker::PromiseViolation;
 use crate::media::FlashMisuse;
+use crate::simulated_device::DeviceActivity;
 use headwater_host::clock::Nanos;
 use headwater_ssd::command::SubmitError;
 
 /// The report of a run in which the device kept every promise.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RunReport {
     /// The seed of the run.
     pub seed: u64,
@@ -24,6 +25,8 @@ pub struct RunReport {
     pub media_operations: u64,
     /// Programs and erases that a power cut lost or tore.
     pub faults: u64,
+    /// The work that the device did beside its commands.
+    pub activity: DeviceActivity,
     /// Cut points that the first boot passed: see [`SimWorld::cut_at`](super::SimWorld::cut_at).
     pub first_boot_points: u64,
     /// Virtual time at the end.

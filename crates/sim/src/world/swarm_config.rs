@@ -3,11 +3,13 @@
 //! Input: a seed. Output: a [`WorldConfig`].
 //! Invariant: most worlds are small, so that many run in a second; every size and feature of the other seeds occurs.
 
-use super::config::{BLOCK_NAMESPACE, BlockNamespaceConfig, MediumHonesty, WorldConfig, WorldSwitches};
+use super::config::{
+    BLOCK_NAMESPACE, BlockNamespaceConfig, BootLength, MediumHonesty, WorldConfig, WorldSwitches,
+};
 use crate::flash::PageAddressing;
 use crate::media::{MediaBacking, SimMediaConfig};
 use crate::presets::{FILE, PRESETS, TimingPreset};
-use crate::workload::{CommandShares, FeatureUse, WorkloadConfig};
+use crate::workload::{CommandShares, FeatureUse, ValueLengths, WorkloadConfig};
 use headwater_host::clock::Nanos;
 use headwater_ssd::engine::{DeviceConfig, Durability, VictimPolicy};
 use headwater_ssd::namespace::BlockFormat;
@@ -63,7 +65,10 @@ pub(super) fn draw(seed: u64) -> WorldConfig {
         rounds: rounds + more_rounds,
         commands_max: 1 << if size == WorldSize::Large { rng.u32(6..=10) } else { rng.u32(6..=9) },
         points_max: 1 << rng.u32(6..=11),
+        room_bytes: 0,
+        boots: BootLength::Drawn,
         honesty,
+        resting: None,
         switches: switches(&mut rng),
     }
 }
@@ -141,6 +146,7 @@ fn workload(rng: &mut fastrand::Rng, size: WorldSize) -> WorkloadConfig {
             WorldSize::Medium => [4_000, 12_000][rng.usize(0..2)],
             WorldSize::Large => [4_000, 12_000, 40_000][rng.usize(0..3)],
         },
+        lengths: ValueLengths::Drawn,
         chained_every: if size == WorldSize::Large { [0, 8, 64][rng.usize(0..3)] } else { 0 },
         shares: shares(rng),
         expiry: feature(rng),
@@ -180,6 +186,7 @@ fn switches(rng: &mut fastrand::Rng) -> WorldSwitches {
         damaged_neighbours: feature(rng),
         unreadable_pages: feature(rng),
         slow_die: feature(rng),
+        ..WorldSwitches::ALL_OFF
     }
 }
 

@@ -1,5 +1,5 @@
 //! The device keeps its promises in thousands of worlds, one for each seed: on simulated flash, on the real file medium,
-//! and on media that lie.
+//! on media that lie, and on media that are filled again and again.
 //!
 //! `HEADWATER_SIM_SEEDS=N` sets the number of seeds, `HEADWATER_SIM_FIRST=S` the first one.
 #![expect(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
@@ -9,3 +9,4 @@ mod all_cores;
 mod file;
 mod lying;
 mod power_cut;
+mod reuse;

@@ -7,7 +7,10 @@ use headwater_sim::flash::PageAddressing;
 use headwater_sim::media::SimMedia;
 use headwater_sim::presets::{FEMU, FILE};
 use headwater_sim::replay::replay;
-use headwater_sim::world::{BLOCK_SEEDS, BlockNamespaceConfig, SimWorld, WorldConfig};
+use headwater_sim::world::{
+    BLOCK_SEEDS, BlockNamespaceConfig, FILE_SEEDS, LYING_SEEDS, REUSE_SEEDS, SWARM_SEEDS, SimWorld,
+    WorldConfig,
+};
 use headwater_ssd::engine::SsdDevice;
 use headwater_ssd::namespace::BlockFormat;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -74,6 +77,19 @@ const ONCE_BROKEN: &[(u64, &str)] = &[
     (1_795_396_295_385_002_850, "the same with a failed program"),
     (1_795_403_755_580_089_802, "like 11070, with a record that an earlier clean-up had moved"),
     (1_795_413_745_154_016_249, "a block of the checkpoint was taken for the log block that it was before"),
+    (
+        REUSE_SEEDS + SWARM_SEEDS + 223,
+        "a checkpoint had the number of one that was never named, and their blocks were mixed up",
+    ),
+    (REUSE_SEEDS + FILE_SEEDS + 4, "the same on a file, found by the inspection"),
+    (
+        REUSE_SEEDS + LYING_SEEDS + SWARM_SEEDS + 199,
+        "a moved removal that was older than a lost record hid that the record was lost",
+    ),
+    (
+        REUSE_SEEDS + SWARM_SEEDS + 86,
+        "collection in the order of age went round for ever, and so did a shutdown",
+    ),
 ];
 
 #[test]
