@@ -77,6 +77,7 @@ const ONCE_BROKEN: &[(u64, &str)] = &[
     (1_795_396_295_385_002_850, "the same with a failed program"),
     (1_795_403_755_580_089_802, "like 11070, with a record that an earlier clean-up had moved"),
     (1_795_413_745_154_016_249, "a block of the checkpoint was taken for the log block that it was before"),
+    (1_795_419_837_348_016_926, "a record that could not be read counted as one that had not expired"),
     (
         REUSE_SEEDS + SWARM_SEEDS + 223,
         "a checkpoint had the number of one that was never named, and their blocks were mixed up",

@@ -188,8 +188,13 @@ impl<'a> KeyTarget<'a> {
         ftl.find_replaced(self.hash, self.namespace, self.key)
     }
 
-    /// Checks the condition against the found record, and returns the status of a failed condition.
+    /// Checks the condition against the found record, and returns the status of a failed condition. Whether a record that
+    /// cannot be read has expired, and which sequence it has, nobody knows.
     fn check_condition<M: Media>(&self, ftl: &Ftl<M>, found: Option<&FoundRecord>) -> Result<(), Status> {
+        let is_unreadable = found.is_some_and(|found| found.header.is_none());
+        if is_unreadable && self.condition != WriteCondition::Always {
+            return Err(Status::UNRECOVERED_ERROR);
+        }
         let exists = found.filter(|found| !ftl.expired(found));
         match (self.condition, exists) {
             (WriteCondition::Always, _)
