@@ -118,6 +118,8 @@ pub struct DeviceChecker {
     tick: u64,
     next_group: u64,
     highest_acked: u64,
+    /// The highest sequence of an acknowledged write that was durable at a power cut.
+    highest_kept: u64,
     /// Batches that a key was found to contain or to lack since the last recovery, each with the key.
     batches_shown: BTreeMap<u64, usize>,
     batches_lacked: BTreeMap<u64, usize>,
@@ -147,6 +149,7 @@ impl DeviceChecker {
             tick: 0,
             next_group: INITIAL_GROUP,
             highest_acked: 0,
+            highest_kept: 0,
             batches_shown: BTreeMap::new(),
             batches_lacked: BTreeMap::new(),
             change: None,
@@ -365,7 +368,10 @@ impl DeviceChecker {
             }
             group.certain &= group.kept;
         }
-        self.highest_acked = 0;
+        // A sequence that was durable is never given out again, whatever becomes of its record.
+        let kept = self.groups.values_mut().filter(|group| group.certain && group.acked_at.is_some());
+        self.highest_kept = kept.map(|group| group.sequence).max().unwrap_or(0).max(self.highest_kept);
+        self.highest_acked = self.highest_kept;
     }
 
     /// Returns the sequence of the key's record as far as a client has learnt it.

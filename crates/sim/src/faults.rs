@@ -219,6 +219,14 @@ pub enum RestingFault {
     Zeroed,
     /// Every page of one block holds zeros.
     BlockZeroed,
+    /// A bit of the spare of one page flips.
+    SpareFlipped,
+    /// Every page of the youngest block of a checkpoint and another page hold zeros: the index is built again from what is
+    /// left.
+    IndexAndPage,
+    /// A page with the newest record of a key is as it was in the life of its block before, with an older record of the
+    /// same key in the same place. On flash only, and only if the plan also sets a page back.
+    StaleRecord,
     /// The commit cells of one side hold zeros. The other side holds the same, so that nothing may be missed.
     SideZeroed,
 }

@@ -92,6 +92,8 @@ pub struct SimWorld<'a, E> {
     slow_die: Option<SlowDie>,
     /// True if the boot ended when a record on the medium said that everything is durable.
     said_durable: bool,
+    /// True if the device of this boot was opened.
+    has_opened: bool,
     /// True if commit records of one side were lost.
     has_lost_cells: bool,
     completions: Vec<(SsdCompletion, UnixMillis)>,
@@ -134,6 +136,7 @@ impl<'a, E: SimulatedDevice> SimWorld<'a, E> {
             past: MediumPast::Honest,
             slow_die: None,
             said_durable: false,
+            has_opened: false,
             has_lost_cells: false,
             completions: Vec::new(),
             report: RunReport { seed, digest: seed, ..RunReport::default() },
@@ -193,7 +196,7 @@ impl<'a, E: SimulatedDevice> SimWorld<'a, E> {
     /// Runs one boot. Returns the medium of the next one, or `None` if the device refused to open a medium that lied.
     fn run_boot(&mut self, mut media: SimMedia, plan: FaultPlan) -> Result<Option<SimMedia>, FailureCause> {
         media.set_slow_die(plan.slow_die);
-        (self.slow_die, self.said_durable) = (plan.slow_die, false);
+        (self.slow_die, self.said_durable, self.has_opened) = (plan.slow_die, false, false);
         if plan.has_lie() {
             media.inject(&plan);
             self.past = MediumPast::Faulty;
@@ -204,6 +207,7 @@ impl<'a, E: SimulatedDevice> SimWorld<'a, E> {
         }
         // Some boots may lose their power during recovery, the rest only while they serve.
         let (mut early, mut cut) = (self.one_in(self.config.switches.early_cut_every), plan.cut);
+        early |= matches!(cut, PowerCut::Cell(_));
         if early {
             cut = self.early_cut(cut);
         }
@@ -232,6 +236,7 @@ impl<'a, E: SimulatedDevice> SimWorld<'a, E> {
             }
             Err(_) => self.report.cuts_in_recovery += 1,
             Ok(mut engine) => {
+                self.has_opened = true;
                 self.now = self.now.max(image.now());
                 if !early {
                     image.arm(cut);
@@ -254,6 +259,7 @@ impl<'a, E: SimulatedDevice> SimWorld<'a, E> {
         self.checker.power_cut(promised, self.media_slack(self.slow_die));
         self.log(|| format!("power cut at {}, point {}", image.now(), image.points()));
         self.wall_offset += self.rng.u64(0..2_000);
+        self.check_sides(&image)?;
         let media = self.end_boot(&image, &plan).ok_or(FailureCause::MediumLost)?;
         self.excuse_unwitnessed(&image);
         self.report.faults = media.flash().map_or(0, SimFlash::interrupted);

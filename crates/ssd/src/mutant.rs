@@ -73,8 +73,6 @@ mutants! {
     AbsentDeleteSkipped,
     /// A deallocation leaves out an absent block although the absence is not durable.
     AbsentBlockSkipped,
-    /// A record of a batch carries no sign of the batch.
-    BatchFlagsMissing,
     // Proof of the medium.
     /// The checksum of a page's data is ignored.
     PageChecksumIgnored,

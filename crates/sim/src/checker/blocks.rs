@@ -30,6 +30,17 @@ pub(super) enum BlockCheck {
     Verify,
 }
 
+impl BlockCheck {
+    /// Returns the number of blocks whose bytes it needs; 0 if that is not known.
+    pub(super) fn count(&self) -> u64 {
+        match self {
+            Self::Read { blocks } => u64::from(*blocks),
+            Self::Compare { values } => values.len() as u64,
+            Self::Verify => 0,
+        }
+    }
+}
+
 /// Returns the key that represents a block in the checker.
 #[must_use]
 pub fn block_key(lba: u64) -> Bytes {

@@ -3,7 +3,9 @@
 //! Input: the sequence behind which a lie took the last commit; errors. Output: writes that may be gone, as if a power cut
 //! had come before their acknowledgement. Invariant: a key that was written since the medium is honest again has no error.
 
+use super::keys::KeyHistory;
 use super::{CheckedKind, DeviceChecker, PromiseViolation};
+use bytes::Bytes;
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::Sequence;
 
@@ -39,28 +41,40 @@ impl DeviceChecker {
         self.honest_since = Some(self.tick);
     }
 
-    /// Checks that a read that failed is of a key which no write settled.
+    /// Checks that a read that failed is of a key, or of one block of several, which no write settled.
     ///
     /// # Errors
     /// A write of the key was acknowledged since the medium is honest again.
     pub fn check_unsettled(&self, token: u64, status: Status) -> Result<(), PromiseViolation> {
         let Some(asked) = self.commands_in_flight.get(&token) else { return Ok(()) };
-        let (CheckedKind::Read { key, .. } | CheckedKind::Exist { key, .. }) = &asked.kind else {
-            return Ok(());
-        };
         let namespace = asked.namespace;
-        let Some(history) = self.space(namespace).and_then(|space| space.keys.get(key)) else {
-            return Ok(());
+        let keys = match &asked.kind {
+            CheckedKind::Read { key, .. } | CheckedKind::Exist { key, .. } => vec![key.clone()],
+            CheckedKind::Blocks { start, blocks } => {
+                (*start..start + blocks.count()).map(super::block_key).collect()
+            }
+            _ => return Ok(()),
         };
+        let settled = |key: &Bytes| {
+            let history = self.space(namespace).and_then(|space| space.keys.get(key));
+            history.filter(|history| self.is_settled(history))
+        };
+        let histories: Option<Vec<&KeyHistory>> = keys.iter().map(settled).collect();
+        match histories.as_deref() {
+            Some([first, ..]) => {
+                Err(PromiseViolation::SettledKeyFailed { namespace, key: first.number, status })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns true if a write of the key was acknowledged since the medium is honest again.
+    fn is_settled(&self, history: &KeyHistory) -> bool {
         let since = self.honest_since.unwrap_or(u64::MAX);
         // A record that expired is an absence that nothing proves.
-        let settles = history.writes.iter().any(|write| {
+        history.writes.iter().any(|write| {
             let group = self.groups.get(write.group).filter(|group| group.certain && group.submitted > since);
             group.is_some_and(|group| group.acked_at.is_some()) && !write.effect.may_expire()
-        });
-        if settles {
-            return Err(PromiseViolation::SettledKeyFailed { namespace, key: history.number, status });
-        }
-        Ok(())
+        })
     }
 }

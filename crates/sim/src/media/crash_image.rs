@@ -5,7 +5,7 @@
 //! Invariant: the flash of a medium can be taken once.
 
 use super::file_backed::FileBacked;
-use super::resting_fault::{strike_file, strike_flash};
+use super::resting_fault::{restore_record, strike_file, strike_flash};
 use super::struck::{RestingMedium, StruckPlace, places_in, unwitnessed_above};
 use super::{MediaBacking, SimMedia, SimMediaConfig};
 use crate::faults::{DamagePlan, PowerCut, RestingFault};
@@ -200,7 +200,10 @@ impl CrashImage {
         let at_least = flash.clone();
         flash.power_cut(rng, damage, self.config.guard_pages);
         if let Some(EarlierMoment::Flash(earlier)) = earlier {
-            struck.extend(flash.restore_place(rng, &earlier));
+            struck.extend(match state.resting {
+                Some(RestingFault::StaleRecord) => restore_record(&mut flash, &earlier, rng),
+                _ => flash.restore_place(rng, &earlier),
+            });
         }
         if let Some(fault) = state.resting.take() {
             struck.extend(strike_flash(&mut flash, fault, rng));
@@ -227,6 +230,13 @@ impl CrashImage {
         flash.kill(rng);
         let _ = fault.map(|fault| strike_flash(&mut flash, fault, rng));
         Some(SimMedia::with_flash(self.config, flash, NandRules::unknown(geometry)))
+    }
+
+    /// Returns for each side of the commit cells the latest epoch of which a record is durable there; `None` on a file, and
+    /// while a device owns the medium.
+    #[must_use]
+    pub fn recorded_epochs(&self) -> Option<[u64; 2]> {
+        Some(RestingMedium::Flash(self.lock().flash.as_ref()?).epochs())
     }
 
     /// Damages the medium before the next boot.

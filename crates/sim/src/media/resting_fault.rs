@@ -7,9 +7,12 @@ use super::struck::{MediumPlace, RestingMedium, StruckPlace};
 use crate::faults::RestingFault;
 use crate::flash::{CELLS, SimFlash, pages_of};
 use crate::simulated_file::{FileDamage, SimFile};
+use headwater_ssd::command::{NamespaceId, Sequence};
 use headwater_ssd::log::page::{PageKind, PageSpare};
+use headwater_ssd::log::record::{HEADER_BYTES, RecordHeader};
 use headwater_ssd::media::file::zones::{FileZones, ZoneOwner};
 use headwater_ssd::media::{BlockId, CellNumber, FlashGeometry, PAGE_DATA_BYTES, PageAddress};
+use std::collections::BTreeMap;
 
 /// The last pages of the log, one of which every other fault of a single page strikes.
 const LAST_PAGES: usize = 48;
@@ -81,11 +84,24 @@ fn changes_of(
             page.into_iter().flat_map(|page| pages_of(page.block)).map(MediumPlace::Page).collect()
         }
         RestingFault::Flipped | RestingFault::Zeroed => choose_place(medium, geometry, rng),
+        RestingFault::SpareFlipped => {
+            choose_page(medium, geometry, rng).map(MediumPlace::Page).into_iter().collect()
+        }
+        RestingFault::IndexAndPage => {
+            let block = youngest_checkpoint_block(medium, geometry);
+            let pages = block.into_iter().flat_map(pages_of).chain(choose_page(medium, geometry, rng));
+            pages.map(MediumPlace::Page).collect()
+        }
+        RestingFault::StaleRecord => Vec::new(),
     };
     let places: Vec<(MediumPlace, Vec<u8>)> =
         places.into_iter().filter_map(|place| Some((place, medium.bytes(place)?))).collect();
     let changes = places.iter().map(|(place, held)| {
-        let bytes = (fault == RestingFault::Flipped).then(|| flipped(*place, held.clone(), rng));
+        let bytes = match fault {
+            RestingFault::Flipped => Some(flipped(*place, held.clone(), rng)),
+            RestingFault::SpareFlipped => Some(with_flipped_spare(held.clone(), rng)),
+            _ => None,
+        };
         (*place, bytes)
     });
     let changes = changes.collect();
@@ -126,13 +142,69 @@ fn choose_page(
     rng.choice(pages).map(|(_, page)| page)
 }
 
+/// Returns the block of a checkpoint that was opened last.
+fn youngest_checkpoint_block(medium: RestingMedium<'_>, geometry: FlashGeometry) -> Option<BlockId> {
+    let spare = |block| {
+        let page = PageAddress::new(block, 0);
+        PageSpare::of_intact(&medium.bytes(MediumPlace::Page(page))?, page, medium.seed())
+    };
+    let spares = (0..geometry.blocks).map(BlockId).filter_map(|block| Some((spare(block)?, block)));
+    let parts = spares.filter(|(spare, _)| spare.kind == PageKind::Checkpoint);
+    parts.map(|(spare, block)| (spare.order, block)).max().map(|(_, block)| block)
+}
+
 /// Flips a bit: of a field of the spare, of the first header, or of anything.
 fn flipped(place: MediumPlace, mut bytes: Vec<u8>, rng: &mut fastrand::Rng) -> Vec<u8> {
     let at = match (place, rng.u8(0..3)) {
-        (MediumPlace::Page(_), 0) => PAGE_DATA_BYTES + SPARE_FIELDS[rng.usize(0..SPARE_FIELDS.len())],
+        (MediumPlace::Page(_), 0) => return with_flipped_spare(bytes, rng),
         (_, 1) => rng.usize(0..HEADER_REACH),
         _ => rng.usize(0..bytes.len()),
     };
     bytes[at] ^= 1 << rng.u8(0..8);
     bytes
+}
+
+/// Flips a bit of a field of the spare.
+fn with_flipped_spare(mut bytes: Vec<u8>, rng: &mut fastrand::Rng) -> Vec<u8> {
+    let at = PAGE_DATA_BYTES + SPARE_FIELDS[rng.usize(0..SPARE_FIELDS.len())];
+    bytes[at] ^= 1 << rng.u8(0..8);
+    bytes
+}
+
+/// The first record of a page: its namespace, key and length of the value, and its sequence.
+type FirstRecord = ((NamespaceId, Vec<u8>, u32), Sequence);
+
+/// Sets the page with the newest record of a key back to a moment at which it held an older record of that key. Returns
+/// what it held.
+pub(super) fn restore_record(
+    flash: &mut SimFlash,
+    earlier: &SimFlash,
+    rng: &mut fastrand::Rng,
+) -> Option<StruckPlace> {
+    let first = |flash: &SimFlash, page| first_record(flash.durable_page(page)?.bytes(), page);
+    let pages = || (0..flash.geometry().blocks).map(BlockId).flat_map(pages_of);
+    let mut newest = BTreeMap::new();
+    for (key, sequence) in pages().filter_map(|page| first(flash, page)) {
+        let last: &mut Sequence = newest.entry(key).or_default();
+        *last = sequence.max(*last);
+    }
+    let is_stale = |page: &PageAddress| match (first(flash, *page), first(earlier, *page)) {
+        (Some((key, now)), Some((other, then))) => {
+            key == other && then < now && newest.get(&key) == Some(&now)
+        }
+        _ => false,
+    };
+    let page = rng.choice(pages().filter(is_stale).collect::<Vec<_>>())?;
+    let wanted = flash.durable_page(page)?.bytes().to_vec();
+    let old = earlier.durable_page(page)?.bytes();
+    flash.change_page(page, |held| held.copy_from_slice(old));
+    Some(StruckPlace { place: MediumPlace::Page(page), wanted })
+}
+
+fn first_record(bytes: &[u8], page: PageAddress) -> Option<FirstRecord> {
+    let spare = PageSpare::of_intact(bytes, page, 0)?;
+    let record = bytes[..PAGE_DATA_BYTES].get(usize::from(spare.first)..)?;
+    let header = RecordHeader::decode(record.first_chunk()?).ok()?;
+    let key = record.get(HEADER_BYTES..HEADER_BYTES + usize::from(header.key_bytes))?;
+    Some(((header.namespace, key.to_vec(), header.value_bytes), header.sequence))
 }

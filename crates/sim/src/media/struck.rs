@@ -78,6 +78,16 @@ impl RestingMedium<'_> {
         })
     }
 
+    /// Returns for each side the latest epoch that an intact record is of.
+    pub(super) fn epochs(&self) -> [u64; 2] {
+        let mut epochs = [0; 2];
+        for record in self.records() {
+            let side = &mut epochs[usize::from(record.number % 2 == 1)];
+            *side = record.epoch.max(*side);
+        }
+        epochs
+    }
+
     /// Returns the longest prefix that an intact record calls durable. Pages say no more, except those of a commit that was
     /// never complete.
     fn durable(&self) -> Prefix {

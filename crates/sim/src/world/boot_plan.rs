@@ -16,6 +16,9 @@ impl<E> SimWorld<'_, E> {
     /// Draws the plan of a boot.
     pub(super) fn plan_boot(&mut self, boot: u32) -> FaultPlan {
         let config = &self.config;
+        if let Some(plan) = config.plans.get(boot as usize) {
+            return *plan;
+        }
         let points_max = config.points_max;
         let plan = FaultPlan::draw(&mut self.rng, points_max, config.media.geometry);
         let mut plan = config.switches.restrict(plan);
@@ -48,13 +51,10 @@ impl<E> SimWorld<'_, E> {
     }
 
     fn with_lie(&mut self, plan: FaultPlan) -> FaultPlan {
-        match self.config.resting {
-            Some(fault) => FaultPlan { resting: Some(fault), ..plan },
-            None if self.config.switches.resting_faults == FeatureUse::Some && self.rng.u8(0..3) > 0 => {
-                FaultPlan { resting: Some(RestingFault::draw_lie(&mut self.rng)), ..plan }
-            }
-            None => plan.with_drawn_lie(&mut self.rng, self.config.points_max),
+        if self.config.switches.resting_faults == FeatureUse::Some && self.rng.u8(0..3) > 0 {
+            return FaultPlan { resting: Some(RestingFault::draw_lie(&mut self.rng)), ..plan };
         }
+        plan.with_drawn_lie(&mut self.rng, self.config.points_max)
     }
 
     /// Returns the moment of the cut of a boot that may be cut during recovery: in every other case at one of the first

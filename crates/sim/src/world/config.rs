@@ -5,7 +5,7 @@
 //! Invariant: `headwater sim replay --seed S` builds the same world as the test run of seed S.
 
 use super::{reuse_config, swarm_config};
-use crate::faults::{FaultPlan, RestingFault};
+use crate::faults::FaultPlan;
 use crate::flash::PageAddressing;
 use crate::media::{MediaBacking, SimMediaConfig};
 use crate::presets::{FILE, TimingPreset};
@@ -28,8 +28,9 @@ pub struct WorldConfig {
     pub block_namespace: Option<BlockNamespaceConfig>,
     /// The truthfulness of the medium.
     pub honesty: MediumHonesty,
-    /// The fault of a medium that lies; without it one is drawn.
-    pub resting: Option<RestingFault>,
+    /// The plans of the first boots, which are not drawn then. One that is cut at a commit record is cut from the opening
+    /// on.
+    pub plans: Vec<FaultPlan>,
     /// Maximum number of commands in flight.
     pub depth: usize,
     /// The boot, from 0, in which a medium that is not honest fails or lies.
@@ -98,7 +99,7 @@ impl WorldSwitches {
     }
 
     /// Switches with everything off.
-    pub(super) const ALL_OFF: Self = Self {
+    pub const ALL_OFF: Self = Self {
         early_cut_every: 0,
         checkpoint_every: 0,
         inspection: FeatureUse::Never,
@@ -265,7 +266,7 @@ impl WorldConfig {
             workload,
             block_namespace,
             honesty: MediumHonesty::Honest,
-            resting: None,
+            plans: Vec::new(),
             depth,
             faulty_boot: rounds - 1,
             rounds,

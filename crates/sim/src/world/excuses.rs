@@ -3,10 +3,11 @@
 //! Input: a completion, and what the medium did. Output: true if an explicit error is a right answer. Invariant: only an
 //! error is excused, never a wrong answer; and none of a key that was written since the medium is honest again.
 
-use super::{FAILURES, SimWorld};
+use super::{FAILURES, FailureCause, SimWorld};
 use crate::checker::PromiseViolation;
 use crate::media::CrashImage;
 use crate::simulated_device::SimulatedDevice;
+use crate::workload::FeatureUse;
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::SsdCompletion;
 
@@ -61,5 +62,16 @@ impl<E: SimulatedDevice> SimWorld<'_, E> {
             self.checker.resolve_change(false);
         }
         self.checker.lose_above(durable);
+    }
+
+    /// Checks that both sides of an honest medium know of the opening: each of them may be lost next.
+    pub(super) fn check_sides(&self, image: &CrashImage) -> Result<(), FailureCause> {
+        let is_asked = self.config.switches.cell_losses == FeatureUse::Some
+            && self.has_opened
+            && self.past == MediumPast::Honest;
+        match image.recorded_epochs().filter(|_| is_asked) {
+            Some(epochs) if epochs[0] != epochs[1] => Err(FailureCause::OneSided { epochs }),
+            _ => Ok(()),
+        }
     }
 }

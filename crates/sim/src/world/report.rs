@@ -67,6 +67,14 @@ pub enum FailureCause {
         /// The entries allowed.
         expected: String,
     },
+    /// A device served although its opening is recorded on one side of the medium only.
+    #[error(
+        "the opening is recorded on one side of the blocks only: the sides know of the epochs {epochs:?}"
+    )]
+    OneSided {
+        /// The latest epoch that each side knows of.
+        epochs: [u64; 2],
+    },
     /// The device was dropped without its medium.
     #[error("a dropped device did not return its medium")]
     MediumLost,

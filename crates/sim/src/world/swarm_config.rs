@@ -68,7 +68,7 @@ pub(super) fn draw(seed: u64) -> WorldConfig {
         room_bytes: 0,
         boots: BootLength::Drawn,
         honesty,
-        resting: None,
+        plans: Vec::new(),
         switches: switches(&mut rng),
     }
 }

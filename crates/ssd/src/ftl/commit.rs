@@ -118,7 +118,8 @@ impl<M: Media> Ftl<M> {
         }
         self.commit.finish(target);
         self.flash.set_durable(target.end);
-        self.idle_record_due = (target.claims < target.end).then(|| now.after(IDLE_RECORD_DELAY));
+        let is_due = target.claims < target.end && !mutant(Mutant::IdleRecordSkipped);
+        self.idle_record_due = is_due.then(|| now.after(IDLE_RECORD_DELAY));
     }
 
     /// Returns true if a durable record says that everything appended is durable, and no commit runs.
@@ -137,7 +138,7 @@ impl<M: Media> Ftl<M> {
     /// Writes a record that says what is durable, if nothing was written for a while. No flush follows: it ends the time
     /// in which one fault can take the last commit unnoticed as soon as the system writes it.
     fn write_idle_record(&mut self, now: Nanos) -> bool {
-        if self.idle_record_due.is_none_or(|due| due > now) || mutant(Mutant::IdleRecordSkipped) {
+        if self.idle_record_due.is_none_or(|due| due > now) {
             return false;
         }
         let wrote = self.flash.records().is_written() && self.flash.write_idle_record();

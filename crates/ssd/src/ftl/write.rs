@@ -63,8 +63,7 @@ impl<M: Media> Ftl<M> {
     pub(crate) fn write(&mut self, new: &NewRecord<'_>, old: Option<FoundRecord>) -> Sequence {
         let value = new.value.unwrap_or(RecordSource::Bytes(&[]));
         let tombstone = if new.value.is_none() { FLAG_TOMBSTONE } else { 0 };
-        let batch = if mutant(Mutant::BatchFlagsMissing) { 0 } else { new.batch };
-        let flags = batch | tombstone | if new.hash.is_position() { FLAG_LBA } else { 0 };
+        let flags = new.batch | tombstone | if new.hash.is_position() { FLAG_LBA } else { 0 };
         let header = RecordHeader {
             crc: 0,
             flags,

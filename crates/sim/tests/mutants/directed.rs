@@ -1,0 +1,125 @@
+//! Worlds that are made for one change each: few worlds that are drawn come to what it breaks.
+//!
+//! Input: a change and a number. Output: a world, whose checker judges it as any other. Invariant: without a change the
+//! device keeps every promise in each of these worlds.
+
+use headwater_sim::faults::{DamagePlan, FaultPlan, PowerCut, RestingFault};
+use headwater_sim::flash::PageAddressing;
+use headwater_sim::media::{SimMedia, SimMediaConfig};
+use headwater_sim::presets::{FEMU, FILE, TimingPreset};
+use headwater_sim::workload::{CommandShares, FeatureUse, ValueLengths, WorkloadConfig};
+use headwater_sim::world::{BootLength, MediumHonesty, SimWorld, WorldConfig, WorldSwitches};
+use headwater_ssd::engine::{DeviceConfig, SsdDevice};
+use headwater_ssd::mutant::Mutant;
+
+/// Most worlds of one change.
+pub(crate) const WORLDS_MAX: u64 = 400;
+/// Blocks of a medium that is filled again and again.
+const BLOCKS: u32 = 16;
+
+/// Returns the world of a change with this number; `None` if there are none for the change.
+pub(crate) fn world(mutant: Mutant, number: u64) -> Option<SimWorld<'static, SsdDevice<SimMedia>>> {
+    let config = match mutant {
+        Mutant::OpeningNotFlushed => kill_and_cut_of_the_opening(number),
+        Mutant::IdleRecordSkipped => idle_behind_a_lost_page(),
+        Mutant::ExpiryNotQueued => full_of_expired_records(),
+        Mutant::ReadChecksumIgnored => flipped_bits_in_place(),
+        Mutant::PageNotProven | Mutant::OlderLifeAccepted => older_record_in_the_place_of_a_newer_one(),
+        Mutant::OldBlocksNotDoubted => index_and_page_lost(),
+        Mutant::SpareChecksumIgnored => flipped_spare(),
+        _ => return None,
+    };
+    Some(SimWorld::new(number, config))
+}
+
+/// Returns a bare world: one namespace, everything durable when it is acknowledged, and no faults.
+fn bare(preset: TimingPreset, plans: Vec<FaultPlan>) -> WorldConfig {
+    let is_honest = !plans.iter().any(FaultPlan::has_lie);
+    WorldConfig {
+        media: SimMediaConfig::new(preset, BLOCKS),
+        device: DeviceConfig { frames_max: 320, ..DeviceConfig::default() },
+        workload: WorkloadConfig {
+            namespaces: 1,
+            keys: 6,
+            value_bytes_max: 1_000,
+            lengths: ValueLengths::Same,
+            chained_every: 0,
+            shares: CommandShares { store: 800, delete: 0, batch: 0, clear: 0, ..CommandShares::MIXED },
+            expiry: FeatureUse::Never,
+            conditions: FeatureUse::Never,
+        },
+        block_namespace: None,
+        honesty: if is_honest { MediumHonesty::Honest } else { MediumHonesty::Lying },
+        depth: 4,
+        faulty_boot: u32::MAX,
+        rounds: u32::try_from(plans.len()).unwrap_or(0),
+        plans,
+        commands_max: 200,
+        points_max: 1 << 13,
+        room_bytes: 0,
+        boots: BootLength::Whole,
+        switches: WorldSwitches::ALL_OFF,
+    }
+}
+
+fn damaged(fault: RestingFault) -> FaultPlan {
+    FaultPlan { resting: Some(fault), ..FaultPlan::NONE }
+}
+
+/// Kills the process in the middle of a commit, and cuts the power between the records of the next opening.
+fn kill_and_cut_of_the_opening(number: u64) -> WorldConfig {
+    let killed = FaultPlan { cut: PowerCut::Point(20 + 3 * number), kill: true, ..FaultPlan::NONE };
+    let half = DamagePlan { whole_percent: 50, ..DamagePlan::CLEAN };
+    let cut = FaultPlan { cut: PowerCut::Cell(2), damage: half, ..FaultPlan::NONE };
+    WorldConfig { commands_max: 4_000, ..bare(FILE, vec![killed, cut]) }
+}
+
+/// Leaves the device idle, and then turns a page to zeros.
+fn idle_behind_a_lost_page() -> WorldConfig {
+    let mut config = bare(FEMU, vec![damaged(RestingFault::Zeroed)]);
+    config.switches.idle_ends = FeatureUse::Some;
+    WorldConfig { commands_max: 12, depth: 1, ..config }
+}
+
+/// Stores more than the medium holds, of which most expires.
+fn full_of_expired_records() -> WorldConfig {
+    let mut config = bare(FEMU, vec![FaultPlan::NONE]);
+    (config.workload.keys, config.workload.value_bytes_max) = (400, 12_000);
+    config.workload.expiry = FeatureUse::Most;
+    WorldConfig { commands_max: 2_000, room_bytes: 200_000, ..config }
+}
+
+/// Flips bits of a page that a processor reads in place.
+fn flipped_bits_in_place() -> WorldConfig {
+    let mut config = bare(FEMU, vec![damaged(RestingFault::Flipped)]);
+    config.media.addressing = PageAddressing::InPlace;
+    (config.workload.keys, config.workload.value_bytes_max) = (100, 3_900);
+    config.switches.shutdown = FeatureUse::Some;
+    WorldConfig { commands_max: 400, ..config }
+}
+
+/// Sets a page with the newest record of a key back to an older record of the key.
+fn older_record_in_the_place_of_a_newer_one() -> WorldConfig {
+    let stale = FaultPlan { stale_page: true, ..damaged(RestingFault::StaleRecord) };
+    let mut config = bare(FEMU, vec![FaultPlan::NONE, stale]);
+    (config.workload.keys, config.workload.value_bytes_max) = (40, 3_900);
+    config.switches =
+        WorldSwitches { checkpoint_every: 50, shutdown: FeatureUse::Some, ..WorldSwitches::ALL_OFF };
+    WorldConfig { commands_max: 2_000, ..config }
+}
+
+/// Erases the index of the checkpoint, and a page of the blocks from which it is built again.
+fn index_and_page_lost() -> WorldConfig {
+    let mut config = bare(FEMU, vec![damaged(RestingFault::IndexAndPage)]);
+    (config.workload.keys, config.workload.value_bytes_max) = (60, 200);
+    config.workload.shares.delete = 400;
+    config.switches.shutdown = FeatureUse::Some;
+    WorldConfig { commands_max: 600, depth: 16, ..config }
+}
+
+/// Flips a bit of the spare of a page.
+fn flipped_spare() -> WorldConfig {
+    let mut config = bare(FEMU, vec![damaged(RestingFault::SpareFlipped)]);
+    config.workload.keys = 24;
+    WorldConfig { commands_max: 120, depth: 8, ..config }
+}
