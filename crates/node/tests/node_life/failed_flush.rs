@@ -1,34 +1,12 @@
 //! A flush that fails while a node serves: the system call of the node returns the error of a disk.
 //!
-//! `failing_flush.c` starts the node and answers its calls of `fdatasync`. So nothing of the node is replaced; only the
-//! flushes of io_uring, which are no system calls, cannot be made to fail, and the node runs on its other ring. What this
-//! cannot show is the page cache of a kernel whose write-back failed: no disk fails here, so what the next node reads is
-//! what the last one wrote.
-#![expect(clippy::unwrap_used, reason = "a failed set-up fails the test")]
+//! What this cannot show is the page cache of a kernel whose write-back failed: no disk fails here, so what the next node
+//! reads is what the last one wrote.
 #![expect(clippy::print_stdout, reason = "a test that is skipped says why")]
 
-use crate::running::{RunningNode, command};
-use std::path::Path;
-use std::process::{Command, Output};
-
-/// The exit code of a launcher without the system's support.
-const NO_FILTER: i32 = 77;
-
-/// Compiles the launcher into a folder. Returns a reason if it cannot run here.
-fn launcher(folder: &Path) -> Result<String, String> {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/node_life/failing_flush.c");
-    let program = folder.join("failing_flush").to_str().unwrap().to_owned();
-    let mut gcc = Command::new("gcc");
-    gcc.args(["-std=c11", "-O1", "-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Werror", "-o", &program]);
-    let compiled = gcc.arg(source).output().map_err(|error| format!("gcc: {error}"))?;
-    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
-    let tried = Command::new(&program).args(["/nowhere", "/bin/true"]).output().unwrap();
-    match tried.status.code() {
-        Some(0) => Ok(program),
-        Some(NO_FILTER) => Err(String::from_utf8_lossy(&tried.stderr).into_owned()),
-        _ => panic!("{tried:?}"),
-    }
-}
+use crate::running::RunningNode;
+use crate::supervised::FlushSupervisor;
+use std::process::Output;
 
 fn assert_refused(failed: &Output) {
     let complaint = String::from_utf8_lossy(&failed.stderr);
@@ -39,20 +17,16 @@ fn assert_refused(failed: &Output) {
 #[test]
 fn after_a_failed_flush_the_node_says_so_refuses_writes_for_good_and_answers_reads() {
     let dir = tempfile::tempdir().unwrap();
-    let launcher = match launcher(dir.path()) {
-        Ok(launcher) => launcher,
+    let supervisor = match FlushSupervisor::compile(dir.path()) {
+        Ok(supervisor) => supervisor,
         Err(reason) => {
             println!("skipped: fdatasync cannot be made to fail here: {reason}");
             return;
         }
     };
     let switch = dir.path().join("fail");
-    let node = RunningNode::start_by(dir.path(), &["--durability", "always"], |args| {
-        let node = command(args);
-        let mut under = Command::new(&launcher);
-        under.arg(&switch).arg(node.get_program()).args(node.get_args()).env_remove("HEADWATER_RESP");
-        under
-    });
+    let always = ["--durability", "always"];
+    let node = RunningNode::start_by(dir.path(), &always, |args| supervisor.failing(&switch, args));
     assert_eq!(node.kv(&["put", "kept", "before"]).status.code(), Some(0));
     assert!(node.http("/metrics").contains("headwater_writes_failed 0"));
 

@@ -6,6 +6,7 @@ mod errors;
 mod failed_flush;
 mod histories;
 mod running;
+mod supervised;
 mod upgrade;
 
 use running::{RunningNode, headwater};

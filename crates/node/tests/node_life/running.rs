@@ -40,7 +40,7 @@ impl RunningNode {
         let data = folder.join("data");
         let mut args = vec!["serve", "--resp", "127.0.0.1:0", "--metrics", "127.0.0.1:0"];
         args.extend(["--data", data.to_str().unwrap(), "--ready-file", ready.to_str().unwrap()]);
-        if !data.exists() {
+        if !data.exists() && !more.contains(&"--capacity") {
             args.extend(["--capacity", "512MiB"]);
         }
         args.extend(more);
@@ -157,10 +157,11 @@ impl RunningNode {
             .unwrap();
     }
 
-    /// Kills the node with SIGKILL.
+    /// Kills the node with SIGKILL, and waits until nothing is left that could write to its log.
     pub(crate) fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
+        self.child.stderr.take().unwrap().read_to_end(&mut Vec::new()).unwrap();
     }
 }
 

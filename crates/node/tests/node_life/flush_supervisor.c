@@ -1,9 +1,12 @@
 /*
- * Runs a program whose fdatasync fails with EIO while a file exists: failing_flush FILE PROGRAM ARGUMENTS...
+ * Runs a program whose calls of fdatasync a second process answers:
  *
- * Each call that fails appends a byte to the file. Other calls are carried out. A seccomp filter hands the calls to a
- * second process, which answers them. io_uring is refused: for it the kernel flushes without a system call. No privilege
- * is needed. Exit code 77: the system has no such filter.
+ *   flush_supervisor fail FILE PROGRAM ARGUMENTS...      fails with EIO while FILE exists, and appends a byte to it
+ *   flush_supervisor copy FROM TO PROGRAM ARGUMENTS...   copies FROM to TO first: what a power cut leaves at least
+ *
+ * Otherwise the call is carried out. A seccomp filter hands the calls to the second process. io_uring is refused: for it the
+ * kernel flushes without a system call. The second process ends when the program and its children have ended, and keeps
+ * their standard error open until then. No privilege is needed. Exit code 77: the system has no such filter.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -93,8 +96,50 @@ static int must_fail(const char *file) {
     return written == 1;
 }
 
-/* Answers calls until every process under the filter has ended. */
-static int answer_calls(int listener, const char *file) {
+/* Copies the data of a file; holes stay holes. */
+static int copy_data(int from, int to) {
+    off_t end = lseek(from, 0, SEEK_END);
+    if (end < 0 || ftruncate(to, end) != 0) {
+        return -1;
+    }
+    for (off_t at = 0; at < end;) {
+        off_t data = lseek(from, at, SEEK_DATA);
+        if (data < 0) {
+            return errno == ENXIO ? 0 : -1;
+        }
+        off_t hole = lseek(from, data, SEEK_HOLE);
+        if (hole < 0) {
+            return -1;
+        }
+        for (off_t target = data; data < hole;) {
+            ssize_t copied = copy_file_range(from, &data, to, &target, (size_t)(hole - data), 0);
+            if (copied <= 0) {
+                return -1;
+            }
+        }
+        at = hole;
+    }
+    return 0;
+}
+
+/* Copies a file, if it exists; the copy appears under its name when it is complete. */
+static void copy_file(const char *from, const char *to) {
+    char unfinished[4096];
+    int source = open(from, O_RDONLY | O_CLOEXEC);
+    if (source < 0) {
+        return;
+    }
+    snprintf(unfinished, sizeof unfinished, "%s.unfinished", to);
+    int target = open(unfinished, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    if (target < 0 || copy_data(source, target) != 0 || rename(unfinished, to) != 0) {
+        perror(to);
+    }
+    close(target);
+    close(source);
+}
+
+/* Answers calls until every process under the filter has ended. `to` is null if calls are to fail. */
+static int answer_calls(int listener, const char *file, const char *to) {
     struct seccomp_notif_sizes sizes;
     if (syscall(SYS_seccomp, SECCOMP_GET_NOTIF_SIZES, 0, &sizes) != 0) {
         return 1;
@@ -118,7 +163,10 @@ static int answer_calls(int listener, const char *file) {
         }
         memset(answer, 0, sizes.seccomp_notif_resp);
         answer->id = call->id;
-        if (must_fail(file)) {
+        if (to != NULL) {
+            copy_file(file, to);
+        }
+        if (to == NULL && must_fail(file)) {
             answer->error = -EIO;
         } else {
             answer->flags = SECCOMP_USER_NOTIF_FLAG_CONTINUE;
@@ -130,8 +178,10 @@ static int answer_calls(int listener, const char *file) {
 
 int main(int count, char **arguments) {
     int ends[2];
-    if (count < 3) {
-        fprintf(stderr, "usage: failing_flush FILE PROGRAM ARGUMENTS...\n");
+    int copies = count > 1 && strcmp(arguments[1], "copy") == 0;
+    char **program = arguments + (copies ? 4 : 3);
+    if (program >= arguments + count) {
+        fprintf(stderr, "usage: flush_supervisor fail FILE PROGRAM ... or flush_supervisor copy FROM TO PROGRAM ...\n");
         return 2;
     }
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
@@ -144,14 +194,12 @@ int main(int count, char **arguments) {
         return 2;
     }
     if (child == 0) {
-        /* The readers of the program's output wait for its end, not for the end of this process. */
         int nothing = open("/dev/null", O_RDWR);
-        for (int standard = 0; standard < 3; standard++) {
-            dup2(nothing, standard);
-        }
+        dup2(nothing, 0);
+        dup2(nothing, 1);
         close(ends[1]);
         int listener = receive_descriptor(ends[0]);
-        return listener < 0 ? 1 : answer_calls(listener, arguments[1]);
+        return listener < 0 ? 1 : answer_calls(listener, arguments[2], copies ? arguments[3] : NULL);
     }
     close(ends[0]);
     int listener = install_filter();
@@ -164,7 +212,7 @@ int main(int count, char **arguments) {
         return 2;
     }
     close(listener);
-    execv(arguments[2], arguments + 2);
-    perror(arguments[2]);
+    execv(program[0], program);
+    perror(program[0]);
     return 2;
 }
