@@ -2,11 +2,32 @@
 //!
 //! What this cannot show is the page cache of a kernel whose write-back failed: no disk fails here, so what the next node
 //! reads is what the last one wrote.
+#![expect(clippy::unwrap_used, reason = "a metric that is missing fails the test")]
 #![expect(clippy::print_stdout, reason = "a test that is skipped says why")]
 
 use crate::running::RunningNode;
 use crate::supervised::FlushSupervisor;
+use headwater_host::clock::{Clock, Nanos};
 use std::process::Output;
+
+/// Looks at the metrics in a row that must show no flush; they are at most a tenth of a second old.
+const QUIET_LOOKS: u32 = 5;
+
+/// Waits until the checkpoint of the start is durable, so that the next flush is that of a client.
+fn wait_for_the_last_flush(node: &RunningNode) {
+    let count = || {
+        let metrics = node.http("/metrics");
+        let count = metrics.lines().find_map(|line| line.strip_prefix("headwater_flushes_total "));
+        count.unwrap().parse::<u64>().unwrap()
+    };
+    let (mut last, mut quiet) = (count(), 0);
+    while quiet < QUIET_LOOKS {
+        Clock::sleep(Nanos::from_millis(120));
+        let now = count();
+        quiet = if now == last { quiet + 1 } else { 0 };
+        last = now;
+    }
+}
 
 fn assert_refused(failed: &Output) {
     let complaint = String::from_utf8_lossy(&failed.stderr);
@@ -29,6 +50,7 @@ fn after_a_failed_flush_the_node_says_so_refuses_writes_for_good_and_answers_rea
     let node = RunningNode::start_by(dir.path(), &always, |args| supervisor.failing(&switch, args));
     assert_eq!(node.kv(&["put", "kept", "before"]).status.code(), Some(0));
     assert!(node.http("/metrics").contains("headwater_writes_failed 0"));
+    wait_for_the_last_flush(&node);
 
     std::fs::write(&switch, "").unwrap();
     assert_refused(&node.kv(&["put", "lost", "after"]));
