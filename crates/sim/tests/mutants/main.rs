@@ -20,7 +20,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Most runs of one change in worlds of seeds, where no other number is asked for.
-const SHORT_RUNS: usize = 60;
+const SHORT_RUNS: usize = 64;
 /// Changes that there are at least.
 const CHANGES_MIN: usize = 60;
 /// Characters of a failure in the table.
@@ -80,6 +80,9 @@ const FIRST_SEEDS: &[u64] = &[
     REUSE_SEEDS + LYING_SEEDS + SWARM_SEEDS + 127,
     REUSE_SEEDS + LYING_SEEDS + SWARM_SEEDS + 452,
     REUSE_SEEDS + LYING_SEEDS + BLOCK_SEEDS + 71,
+    REUSE_SEEDS + LYING_SEEDS + SWARM_SEEDS + 7,
+    REUSE_SEEDS + LYING_SEEDS + SWARM_SEEDS + 122,
+    FILE_SEEDS + 178,
 ];
 
 /// One run of a change.
