@@ -306,7 +306,10 @@ impl SimFileState {
         if range.end > self.bytes.visible().length() {
             return Some(FileMisuse::BeyondEnd { offset });
         }
-        self.bytes.has_incomplete_write(range).then_some(FileMisuse::WriteRace { offset })
+        // A write that was misdirected lies where the medium did not send it.
+        let is_misdirected = self.lie.is_some_and(|lie| matches!(lie.lie, ProgramLie::Misdirected { .. }));
+        let races = !is_misdirected && self.bytes.has_incomplete_write(range);
+        races.then_some(FileMisuse::WriteRace { offset })
     }
 
     /// Passes the point of a blocking operation.

@@ -65,8 +65,6 @@ mutants! {
     // Conditions and batches.
     /// A write under the condition of a sequence is carried out whatever the sequence is.
     ConditionIgnored,
-    /// A write under a condition does not wait until the batch that decided the condition is durable.
-    BasisNotAwaited,
     /// An operation does not wait for another one that holds its key.
     HeldKeysIgnored,
     /// A batch leaves out the delete of an absent key although the absence is not durable.

@@ -217,9 +217,7 @@ impl<'a> KeyTarget<'a> {
         ftl: &Ftl<M>,
         found: Option<&FoundRecord>,
     ) -> Result<(), StallReason> {
-        if self.condition == WriteCondition::Always && self.expiry != RecordExpiry::Keep
-            || mutant(Mutant::BasisNotAwaited)
-        {
+        if self.condition == WriteCondition::Always && self.expiry != RecordExpiry::Keep {
             return Ok(());
         }
         match found.map(|found| found.header) {
