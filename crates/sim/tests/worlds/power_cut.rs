@@ -88,6 +88,10 @@ const ONCE_BROKEN: &[(u64, &str)] = &[
         "a moved removal that was older than a lost record hid that the record was lost",
     ),
     (
+        REUSE_SEEDS + LYING_SEEDS + SWARM_SEEDS + 5_370,
+        "the same with a record of which only the page was lost",
+    ),
+    (
         REUSE_SEEDS + SWARM_SEEDS + 86,
         "collection in the order of age went round for ever, and so did a shutdown",
     ),
