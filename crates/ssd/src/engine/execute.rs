@@ -188,8 +188,8 @@ impl<'a> KeyTarget<'a> {
         ftl.find_replaced(self.hash, self.namespace, self.key)
     }
 
-    /// Checks the condition against the found record, and returns the status of a failed condition. Whether a record that
-    /// cannot be read has expired, and which sequence it has, nobody knows.
+    /// Checks the condition against the found record, and returns the status of a failed condition. A record that cannot be
+    /// read may have expired and may have any sequence: it decides no condition.
     fn check_condition<M: Media>(&self, ftl: &Ftl<M>, found: Option<&FoundRecord>) -> Result<(), Status> {
         let is_unreadable = found.is_some_and(|found| found.header.is_none());
         if is_unreadable && self.condition != WriteCondition::Always {
