@@ -64,8 +64,12 @@ fn list_hash<M: Media>(
             // The list would leave out a key whose record is damaged.
             return Err(StallReason::Unreadable(entry.address.page()));
         };
+        let key = Bytes::from(ftl.key_of(entry, &header)?);
+        if ftl.hasher().index_key(&header, &key) != hash {
+            // Memory that is addressed has no page that proves itself.
+            return Err(StallReason::Unreadable(entry.address.page()));
+        }
         if !ftl.is_expired(&header) {
-            let key = Bytes::from(ftl.key_of(entry, &header)?);
             keys.push(ListedKey { key, value_bytes: header.value_bytes, expiry_ms: header.expiry_ms });
         }
     }
