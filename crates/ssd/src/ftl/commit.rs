@@ -130,9 +130,10 @@ impl<M: Media> Ftl<M> {
             && (end.tick.place() == 0 || self.commit.witnessed() >= self.commit.durable_prefix())
     }
 
-    /// Returns the time at which an idle device writes a record that says what is durable.
+    /// Returns the time at which an idle device writes a record that says what is durable; `None` after a failure of the
+    /// medium, because nothing is written any more.
     pub(crate) fn idle_record_due(&self) -> Option<Nanos> {
-        self.idle_record_due
+        self.idle_record_due.filter(|_| self.flash.failure().is_none())
     }
 
     /// Writes a record that says what is durable, if nothing was written for a while. No flush follows: it ends the time
