@@ -92,6 +92,14 @@ const ONCE_BROKEN: &[(u64, &str)] = &[
         "the same with a record of which only the page was lost",
     ),
     (
+        REUSE_SEEDS + LYING_SEEDS + SWARM_SEEDS + 10_155,
+        "recovery trusted the header of a damaged record that it read in place",
+    ),
+    (
+        REUSE_SEEDS + LYING_SEEDS + SWARM_SEEDS + 10_968,
+        "after a failure of the medium the device waited for a time in the past",
+    ),
+    (
         REUSE_SEEDS + SWARM_SEEDS + 86,
         "collection in the order of age went round for ever, and so did a shutdown",
     ),
