@@ -235,6 +235,7 @@ impl DeviceChecker {
                 certain: false,
                 kept: false,
                 sequence: 0,
+                owns_sequence: false,
                 writes: keys.len(),
             };
             self.groups.insert(*group, record);
@@ -369,7 +370,7 @@ impl DeviceChecker {
             group.certain &= group.kept;
         }
         // A sequence that was durable is never given out again, whatever becomes of its record.
-        let kept = self.groups.values_mut().filter(|group| group.certain && group.acked_at.is_some());
+        let kept = self.groups.values_mut().filter(|group| group.certain && group.owns_sequence);
         self.highest_kept = kept.map(|group| group.sequence).max().unwrap_or(0).max(self.highest_kept);
         self.highest_acked = self.highest_kept;
     }
@@ -420,6 +421,7 @@ impl DeviceChecker {
             certain: true,
             kept: true,
             sequence: 0,
+            owns_sequence: false,
             writes: 1,
         };
         self.groups.insert(id, group);

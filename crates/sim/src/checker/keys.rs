@@ -81,6 +81,8 @@ pub(super) struct WriteGroup {
     pub(super) kept: bool,
     /// The sequence that its acknowledgement returned.
     pub(super) sequence: u64,
+    /// True if that sequence was given to it: a batch whose deletes found nothing to delete returns one that it observed.
+    pub(super) owns_sequence: bool,
     pub(super) writes: usize,
 }
 

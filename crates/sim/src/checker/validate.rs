@@ -40,7 +40,7 @@ impl DeviceChecker {
                 group.acked_at = Some(now);
                 group.certain = true;
                 group.kept |= kept;
-                group.sequence = sequence;
+                (group.sequence, group.owns_sequence) = (sequence, wrote);
             }
         } else if let Some(seen) = observation_of_refusal(status) {
             self.remove_group(namespace, group, keys);
