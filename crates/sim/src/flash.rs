@@ -70,6 +70,8 @@ enum FlashChange {
 #[derive(Clone, Debug)]
 struct PendingChange {
     change: FlashChange,
+    /// True if reads see it.
+    finished: bool,
     completed: bool,
 }
 
@@ -130,8 +132,8 @@ impl SimFlash {
         if self.addressing == PageAddressing::InPlace {
             apply(&mut self.visible, &change);
         }
-        let answered = false;
-        self.pending.insert(id, PendingChange { change, completed: answered });
+        let finished = self.addressing == PageAddressing::InPlace;
+        self.pending.insert(id, PendingChange { change, finished, completed: false });
     }
 
     /// Returns true if a program of this block is accepted and not completed; an erase of the block would race it.
@@ -148,9 +150,10 @@ impl SimFlash {
 
     /// Finishes an operation on the medium: reads see it, and without a volatile cache it is durable.
     pub fn finish(&mut self, id: u64) {
-        let Some(pending) = self.pending.get(&id) else {
+        let Some(pending) = self.pending.get_mut(&id) else {
             return;
         };
+        pending.finished = true;
         if self.addressing == PageAddressing::ByRead {
             apply(&mut self.visible, &pending.change);
         }
@@ -182,7 +185,9 @@ impl SimFlash {
         let open: Vec<u64> =
             self.pending.iter().filter(|(_, pending)| !pending.completed).map(|(id, _)| *id).collect();
         for id in open {
-            if rng.bool() {
+            // What reads see already is in the cache, and the next flush covers it.
+            let is_visible = self.pending.get(&id).is_some_and(|pending| pending.finished);
+            if rng.bool() || is_visible {
                 self.finish(id);
                 self.complete_to_caller(id);
             } else {
