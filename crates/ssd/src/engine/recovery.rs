@@ -238,6 +238,7 @@ impl Recovery {
             window = read_window(ftl, &blocks, self.start_order, PageNeed::Log, now, progress)?;
             counted = CountedLog::new(&self.cells.records, &window, self.start);
         }
+        counted.check_orders(&window)?;
         let mut doubts = self.map.as_ref().map(|map| map.doubts.clone()).unwrap_or_default();
         for lost in counted.lost.iter().filter(|_| !mutant(Mutant::DoubtIgnored)) {
             doubts.raise(lost.namespaces, lost.below);
@@ -358,8 +359,9 @@ impl Recovery {
             self.lives.iter().filter_map(BlockLife::order).chain([window.highest_order, self.start_order]);
         let epochs =
             records.iter().map(|record| record.epoch).chain(orders.map(|order| order >> EPOCH_SHIFT));
-        let map_sequence = self.map.as_ref().map(|map| map.sequence);
-        let sequences = records.iter().map(|record| record.end.sequence).chain(map_sequence);
+        let of_map =
+            self.map.iter().flat_map(|map| map.doubts.below().iter().chain([&map.sequence]).copied());
+        let sequences = records.iter().map(|record| record.end.sequence).chain(of_map);
         let mut epoch_ends = counted.epoch_ends.clone();
         if counted.accepted.tick.place() > 0 {
             epoch_ends.retain(|end| end.tick.epoch() < counted.accepted.tick.epoch());

@@ -3,7 +3,7 @@
 //! Input: the state of the log at a commit. Output: 1,024 bytes for a commit cell, and the fields again. Invariant: a
 //! record that [`CommitRecord::decode`] accepts carries the checksum of its own bytes and of its medium.
 
-use super::prefix::{Prefix, Tick};
+use super::prefix::{EPOCH_MAX, NUMBER_MAX, Prefix, Tick, is_up_to_epoch};
 use crate::command::Sequence;
 use crate::media::CELL_BYTES;
 use headwater_host::copy::crc32c;
@@ -220,7 +220,7 @@ impl CommitRecord {
             4 => CommitKind::Closed,
             _ => return None,
         };
-        Some(Self {
+        let record = Self {
             kind,
             number: layout.number.get(),
             epoch: layout.epoch.get(),
@@ -236,7 +236,24 @@ impl CommitRecord {
                 index: layout.index.into(),
             },
             epoch_ends: layout.ends[..count].iter().map(|end| (*end).into()).collect(),
-        })
+        };
+        record.is_possible().then_some(record)
+    }
+
+    /// Returns true if a device may have written the record: with numbers that are given out, and nothing of a later epoch.
+    fn is_possible(&self) -> bool {
+        let [first, second] = self.root.maps;
+        let pages = |part: StreamExtent| part.first.checked_add(part.pages).is_some();
+        self.epoch <= EPOCH_MAX
+            && self.number <= NUMBER_MAX
+            && self.root.number <= u64::from(u32::MAX)
+            && is_up_to_epoch(self.root.start_order, self.epoch)
+            && is_up_to_epoch(self.root.start.0, self.epoch)
+            && [first, second, self.root.index].into_iter().all(pages)
+            && [self.end, self.durable, self.accepted]
+                .iter()
+                .chain(&self.epoch_ends)
+                .all(|prefix| prefix.is_possible_in(self.epoch))
     }
 }
 

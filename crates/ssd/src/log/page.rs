@@ -4,7 +4,7 @@
 //! spare that [`PageSpare::decode`] accepts carries the checksum of its own fields and the address at which it was read;
 //! a page that [`PageSpare::of_intact`] accepts also has the data that was programmed with it.
 
-use super::prefix::{Prefix, Tick};
+use super::prefix::{EPOCH_MAX, NUMBER_MAX, Prefix, Tick, is_up_to_epoch};
 use crate::command::Sequence;
 use crate::media::geometry::{BlockId, PAGE_DATA_BYTES, PAGE_SPARE_BYTES, PageAddress};
 use crate::mutant::{Mutant, mutant};
@@ -199,6 +199,16 @@ impl PageSpare {
         intact.then_some(spare)
     }
 
+    /// Returns true if a device may have written the spare: with numbers that are given out.
+    fn is_possible(&self) -> bool {
+        is_up_to_epoch(self.order, EPOCH_MAX)
+            && is_up_to_epoch(self.tick.0, EPOCH_MAX)
+            && self.durable.is_possible_in(EPOCH_MAX)
+            && self.accepted.is_possible_in(EPOCH_MAX)
+            && self.open_sequence.0 <= NUMBER_MAX
+            && self.before.sequence.0 <= NUMBER_MAX
+    }
+
     fn decode_with_crc(slot: &[u8], address: PageAddress, seed: u32) -> Option<(Self, u32)> {
         let fields = slot.get(PAGE_DATA_BYTES..PAGE_DATA_BYTES + PAGE_SPARE_BYTES)?;
         let layout = PageSpareLayout::ref_from_bytes(fields).ok()?;
@@ -232,7 +242,7 @@ impl PageSpare {
                 namespaces: layout.namespaces_before.get(),
             },
         };
-        Some((spare, layout.data_crc.get()))
+        spare.is_possible().then_some((spare, layout.data_crc.get()))
     }
 }
 

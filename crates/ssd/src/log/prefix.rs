@@ -13,6 +13,17 @@ pub const EPOCH_SHIFT: u32 = 40;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tick(pub u64);
 
+/// Highest epoch that a reader believes: there is room for one more.
+pub const EPOCH_MAX: u64 = (1 << (u64::BITS - EPOCH_SHIFT)) - 2;
+/// Highest sequence, and highest number of a commit record, that a reader believes.
+pub const NUMBER_MAX: u64 = 1 << 62;
+
+/// Returns true if an order or a tick may be one of this epoch, or of one before it.
+#[must_use]
+pub const fn is_up_to_epoch(order: u64, epoch: u64) -> bool {
+    order >> EPOCH_SHIFT <= epoch
+}
+
 impl Tick {
     /// Returns the tick in front of the first one of an epoch.
     #[must_use]
@@ -36,6 +47,14 @@ impl Tick {
     #[must_use]
     pub const fn next(self) -> Self {
         Self(self.0 + 1)
+    }
+}
+
+impl Prefix {
+    /// Returns true if a device may have written it in this epoch.
+    #[must_use]
+    pub const fn is_possible_in(self, epoch: u64) -> bool {
+        is_up_to_epoch(self.tick.0, epoch) && self.sequence.0 <= NUMBER_MAX
     }
 }
 

@@ -5,7 +5,8 @@
 //! cannot overflow.
 
 use crate::command::{Lba, NamespaceId, Sequence};
-use crate::limits::{SPACES, VALUE_BYTES_MAX};
+use crate::limits::{KEY_BYTES_MAX, SPACES, VALUE_BYTES_MAX};
+use crate::log::prefix::NUMBER_MAX;
 use crate::media::geometry::{BLOCK_DATA_BYTES, BlockId, PAGE_DATA_BYTES, PAGES_PER_BLOCK, PageAddress};
 use std::fmt;
 use zerocopy::little_endian::{U16, U32, U64};
@@ -99,6 +100,9 @@ impl fmt::Display for RecordAddress {
 pub const fn record_units(key_bytes: usize, value_bytes: usize) -> u32 {
     (HEADER_BYTES + key_bytes + value_bytes).div_ceil(UNIT_BYTES) as u32
 }
+
+/// Units of the longest record.
+pub const RECORD_UNITS_MAX: u32 = record_units(KEY_BYTES_MAX, VALUE_BYTES_MAX);
 
 /// The header in its flash format.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -202,7 +206,7 @@ impl RecordHeader {
         if (header.key_bytes == 0) != header.is_clear() || !lba_fits {
             return Err(RecordError::Field("key length"));
         }
-        if header.sequence.0 == 0 {
+        if header.sequence.0 == 0 || header.sequence.0 > NUMBER_MAX {
             return Err(RecordError::Field("sequence"));
         }
         Ok(header)

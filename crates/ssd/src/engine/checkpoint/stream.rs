@@ -12,9 +12,10 @@ use crate::index::{EntryLifetime, FlatIndex, IndexEntry, KeyHash, RecordIndex};
 use crate::limits::{NAMESPACES, SPACES};
 use crate::log::blocks::{BlockEntry, BlockState};
 use crate::log::commit_record::CheckpointRoot;
-use crate::log::prefix::Tick;
-use crate::log::record::RecordAddress;
-use crate::media::{BlockId, Media};
+use crate::log::prefix::{NUMBER_MAX, Tick};
+use crate::log::record::{RECORD_UNITS_MAX, RecordAddress};
+use crate::media::geometry::BLOCK_DATA_BYTES;
+use crate::media::{BlockId, Media, PAGES_PER_BLOCK};
 use crate::mutant::{Mutant, mutant};
 use headwater_host::copy::crc32c;
 use std::collections::{BTreeMap, VecDeque};
@@ -290,11 +291,15 @@ pub(crate) fn decode_map(stream: &[u8]) -> Option<DecodedMap> {
     let count = reader.take::<U64>()?.get();
     let settled = (0..count).map(|_| decode_settled(&mut reader)).collect::<Option<BTreeMap<_, _>>>()?;
     let version_1_below = reader.take::<U64>()?.get();
+    let sequence = Sequence(head.sequence.get());
+    if below.iter().chain(&cleared).chain([&sequence]).any(|sequence| sequence.0 > NUMBER_MAX) {
+        return None;
+    }
     reader.0.is_empty().then_some(DecodedMap {
         number: head.id.get(),
         start_order: head.start_order.get(),
         start: Tick(head.durable.get()),
-        sequence: Sequence(head.sequence.get()),
+        sequence,
         hasher: (head.hash_seed.get(), head.hash_mask.get()),
         cleared,
         blocks,
@@ -328,7 +333,8 @@ fn decode_cleared(reader: &mut StreamReader<'_>) -> Option<[Sequence; NAMESPACES
 
 fn decode_settled(reader: &mut StreamReader<'_>) -> Option<(u128, Sequence)> {
     let [low, high, removed]: [U64; 3] = reader.take()?;
-    Some((u128::from(high.get()) << 64 | u128::from(low.get()), Sequence(removed.get())))
+    let digest = u128::from(high.get()) << 64 | u128::from(low.get());
+    (removed.get() <= NUMBER_MAX).then_some((digest, Sequence(removed.get())))
 }
 
 /// Decodes the checkpoint of a medium of version 1; returns `None` if it is not whole, no checkpoint, or of another
@@ -376,19 +382,24 @@ fn decode_block(reader: &mut StreamReader<'_>) -> Option<(BlockId, BlockEntry)> 
         checkpoint: false,
         has_damage: false,
     };
-    Some((BlockId(layout.block.get()), block))
+    let sequences = [block.open_sequence, block.max_sequence, block.tombstone_sequence];
+    let is_possible = usize::from(block.pages) <= PAGES_PER_BLOCK
+        && block.tombstone_bytes as usize <= BLOCK_DATA_BYTES
+        && sequences.iter().all(|sequence| sequence.0 <= NUMBER_MAX);
+    is_possible.then_some((BlockId(layout.block.get()), block))
 }
 
 fn decode_segment(reader: &mut StreamReader<'_>) -> Option<Vec<(KeyHash, IndexEntry)>> {
     let count = reader.take::<U32>()?.get() as usize;
     let bytes = reader.bytes(count.checked_mul(ENTRY_BYTES)?)?;
     let (entries, _) = bytes.as_chunks::<ENTRY_BYTES>();
-    Some(entries.iter().map(|entry| decode_entry(*entry)).collect())
+    let entries = entries.iter().map(|entry| decode_entry(*entry));
+    entries.map(|found| (1..=RECORD_UNITS_MAX).contains(&found.1.units).then_some(found)).collect()
 }
 
 /// Decodes the block entries, up to the empty run.
 fn decode_runs(reader: &mut StreamReader<'_>) -> Option<Vec<(KeyHash, IndexEntry)>> {
-    let mut flat = Vec::new();
+    let mut flat: Vec<(KeyHash, IndexEntry)> = Vec::new();
     loop {
         let count = reader.take::<U32>()?.get() as usize;
         if count == 0 {
@@ -401,7 +412,12 @@ fn decode_runs(reader: &mut StreamReader<'_>) -> Option<Vec<(KeyHash, IndexEntry
             let place = KeyHash(place.get());
             let (_, mut found) = decode_entry(*entry);
             found.namespace = place.namespace_and_lba().0;
-            if !FlatIndex::can_hold(place) || found.units == 0 || found.lifetime == EntryLifetime::Limited {
+            let is_behind = flat.last().is_none_or(|(last, _)| *last < place);
+            if !is_behind
+                || !FlatIndex::can_hold(place)
+                || !(1..=RECORD_UNITS_MAX).contains(&found.units)
+                || found.lifetime == EntryLifetime::Limited
+            {
                 return None;
             }
             flat.push((place, found));

@@ -56,8 +56,9 @@ struct GatheredStream {
 }
 
 impl GatheredStream {
-    fn new(extent: StreamExtent) -> Self {
-        Self { extent, pages: vec![None; extent.pages as usize] }
+    /// Begins a part; of one with more pages than the checkpoint has at most, one more is missing.
+    fn new(extent: StreamExtent, pages_max: usize) -> Self {
+        Self { extent, pages: vec![None; (extent.pages as usize).min(pages_max + 1)] }
     }
 
     fn range(&self) -> Range<u64> {
@@ -114,8 +115,9 @@ pub(super) fn load_checkpoint<M: Media>(
     let parts = parts_of(lives, root.number);
     let orders: BTreeMap<BlockId, u64> = parts.iter().map(|(_, block, order)| (*block, *order)).collect();
     let blocks: Vec<BlockId> = parts.into_iter().map(|(_, block, _)| block).collect();
-    let [mut first, mut second] = root.maps.map(GatheredStream::new);
-    let mut index = GatheredStream::new(root.index);
+    let pages_max = blocks.len() * PAGES_PER_BLOCK;
+    let [mut first, mut second] = root.maps.map(|extent| GatheredStream::new(extent, pages_max));
+    let mut index = GatheredStream::new(root.index, pages_max);
     let pages =
         blocks.iter().flat_map(|block| (0..PAGES_PER_BLOCK as u8).map(|page| PageAddress::new(*block, page)));
     let total = (blocks.len() * PAGES_PER_BLOCK) as u64;
@@ -139,6 +141,9 @@ pub(super) fn load_checkpoint<M: Media>(
     copies.filter(|(first, _)| first.is_none()).for_each(|(first, second)| *first = second.take());
     let map = first.bytes().or_else(|| second.bytes()).and_then(|bytes| decode_map(&bytes));
     let index = index.bytes().and_then(|bytes| decode_index(&bytes));
-    let map = map.filter(|map| map.number == root.number && map.start == root.start);
+    let is_of_root = |map: &DecodedMap| {
+        map.number == root.number && map.start == root.start && map.start_order == root.start_order
+    };
+    let map = map.filter(is_of_root);
     Ok(LoadedCheckpoint { blocks, map, index, damaged })
 }

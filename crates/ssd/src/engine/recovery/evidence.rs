@@ -4,11 +4,13 @@
 //! Input: the commit records and the intact pages of the window. Output: the end of what counts, and the lost ticks.
 //! Invariant: what counts is never less than what anything on the medium says is durable.
 
+use super::recovery_error::RecoveryError;
 use super::window::FoundWindow;
 use crate::log::commit_record::CommitRecord;
 use crate::log::page::PAGES_NAMED;
 use crate::log::prefix::{Prefix, Tick};
 use crate::mutant::{Mutant, mutant};
+use std::collections::BTreeMap;
 
 /// Namespaces of a loss of which nothing says what it held.
 pub(super) const ALL_NAMESPACES: u32 = u32::MAX;
@@ -75,6 +77,24 @@ impl CountedLog {
         let runs: Vec<(Tick, Tick)> = counted.lost_ticks(window, start, end).collect();
         counted.lost = runs.into_iter().map(|run| counted.doubt(records, window, run)).collect();
         counted
+    }
+
+    /// Refuses pages that count and say that two blocks have one order, or one block two.
+    pub(super) fn check_orders(&self, window: &FoundWindow) -> Result<(), RecoveryError> {
+        let (mut blocks, mut orders) = (BTreeMap::new(), BTreeMap::new());
+        let mut last = None;
+        for (_, page) in window.pages.iter().filter(|(tick, _)| self.counts(**tick)) {
+            let (block, order) = (page.address.block, page.order);
+            if last.replace((block, order)) == Some((block, order)) {
+                continue;
+            }
+            if *blocks.entry(order).or_insert(block) != block
+                || *orders.entry(block).or_insert(order) != order
+            {
+                return Err(RecoveryError::TwoBlocks { order });
+            }
+        }
+        Ok(())
     }
 
     /// Returns true if a page with this tick counts.

@@ -29,6 +29,15 @@ pub enum RecoveryError {
         /// Number of cells that cannot be read.
         cells: usize,
     },
+    /// Pages of two blocks say that they are the same part of the log, or pages of one block that they are two parts.
+    #[error(
+        "two pages contradict each other about the block with the order {order:#x}: no device writes that; restore \
+         the medium from a copy"
+    )]
+    TwoBlocks {
+        /// Their order.
+        order: u64,
+    },
     /// Neither copy of the checkpoint's map is whole.
     #[error(
         "checkpoint {number}: a page is intact in neither copy of its map: the medium is damaged beyond what can be \

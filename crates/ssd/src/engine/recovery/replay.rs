@@ -248,6 +248,10 @@ fn checkpoint_record_of<M: Media>(
         if ftl.hasher().digest_of(&header, &key) == line.digest {
             return Ok(Some((FoundRecord { entry, header: Some(header) }, Some(header.sequence))));
         }
+        if line.hash.is_position() {
+            // Only this key has the position: the entry names another record than it did.
+            unreadable.get_or_insert((FoundRecord { entry, header: None }, None));
+        }
     }
     Ok(unreadable)
 }
