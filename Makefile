@@ -11,7 +11,7 @@ PREFIX ?= /usr/local
 FUZZ_SECONDS ?= 60
 FIGURES ?= copy device resp pool udma io attach tcp idle waf index recovery source
 FIGURES_ARGS ?= --quick
-FUZZ_TARGETS := admin_command admission attach_message command_decode data_pointer resp media_recovery superblock commit_record page_spare record_header config vfio_user tcp_target tcp_initiator psk_interchange nvme_driver
+FUZZ_TARGETS := admin_command admission attach_message command_decode data_pointer resp media_recovery media_version2 superblock commit_record page_spare record_header config vfio_user tcp_target tcp_initiator psk_interchange nvme_driver
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 
 .PHONY: help run build test test-tools test-loom test-tls test-vm fio test-fio test-instructions swarm mutants tamper test-media soak proof lab figures fuzz header capi install-capi deny fmt clippy doc tidy check clean

@@ -20,10 +20,14 @@ pub mod config;
 pub mod data_pointer;
 /// Fuzzes the recovery of a device from a corrupted medium.
 pub mod media_recovery;
+/// Fuzzes the recovery of a device from a medium of version 2 whose checksums match.
+pub mod media_version2;
+mod media_version2_image;
 /// Fuzzes the NVMe driver with a hostile controller.
 pub mod nvme_driver;
 /// Fuzzes the decoding of spares of pages.
 pub mod page_spare;
+mod patch;
 /// Fuzzes the parsing of keys in interchange form.
 pub mod psk_interchange;
 /// Fuzzes the decoding of headers of records.

@@ -9,6 +9,7 @@ mod commit_record;
 mod config;
 mod data_pointer;
 mod media_recovery;
+mod media_version2;
 mod nvme_driver;
 mod page_spare;
 mod psk_interchange;
