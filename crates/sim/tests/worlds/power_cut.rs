@@ -77,6 +77,9 @@ const ONCE_BROKEN: &[(u64, &str)] = &[
     (1_795_396_295_385_002_850, "the same with a failed program"),
     (1_795_403_755_580_089_802, "like 11070, with a record that an earlier clean-up had moved"),
     (1_795_413_745_154_016_249, "a block of the checkpoint was taken for the log block that it was before"),
+    (1_795_423_317_887_008_604, "two writes of a batch replaced one record that could not be read"),
+    (1_795_421_492_950_025_292, "a list named a key of which only a part had arrived"),
+    (5_000_001_838, "a checkpoint had the number of one that was never named"),
     (1_795_419_837_348_016_926, "a record that could not be read counted as one that had not expired"),
     (
         REUSE_SEEDS + SWARM_SEEDS + 223,

@@ -7,8 +7,8 @@ use super::{ExecutionOutcome, KeyTarget, record_bytes_of, seen_sequence};
 use crate::command::{BatchWrite, NamespaceId, RecordExpiry, Sequence};
 use crate::ftl::{FoundRecord, Ftl, NewRecord, StallReason};
 use crate::log::RecordSource;
-use crate::log::record::{UNIT_BYTES, batch_flags, record_units};
-use crate::media::Media;
+use crate::log::record::{RecordAddress, UNIT_BYTES, batch_flags, record_units};
+use crate::media::{Media, PageAddress};
 use crate::mutant::{Mutant, mutant};
 use headwater_host::width::narrow;
 use headwater_nvme::spec::status::Status;
@@ -112,9 +112,21 @@ fn plan_batch<'a, M: Media>(
         }
     }
     if missing.is_empty() {
-        return Ok(planned);
+        return match shared_unreadable(&planned) {
+            Some(page) => Err(StallReason::Unreadable(page)),
+            None => Ok(planned),
+        };
     }
     missing.sort_unstable();
     missing.dedup();
     Err(StallReason::Pages(missing))
+}
+
+/// Returns the page of a record that cannot be read and that two writes would replace: their keys have one hash, and which
+/// of them the record belongs to is not known.
+fn shared_unreadable(planned: &[PlannedWrite<'_>]) -> Option<PageAddress> {
+    let unreadable = planned.iter().filter_map(|(.., found)| found.filter(|found| found.header.is_none()));
+    let mut addresses: Vec<RecordAddress> = unreadable.map(|found| found.entry.address).collect();
+    addresses.sort_unstable();
+    addresses.windows(2).find(|pair| pair[0] == pair[1]).map(|pair| pair[0].page())
 }
