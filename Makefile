@@ -74,7 +74,7 @@ test-instructions: ## instructions of a read through a handle, by callgrind, at 
 	cargo build --release --package headwater-io --example null_reads
 	tests/instructions/run $(TARGET_DIR)/release/examples/null_reads $(if $(RECORD),--record)
 
-# Without FROM= the seeds begin where no run began before. An example, because it builds in a fraction of the node's time.
+# Without FROM= the seeds begin where no run began before. Worlds that use their blocks again begin at FROM=9223372036854775808. An example, because it builds in a fraction of the node's time.
 swarm: ## fresh worlds of the simulator on all cores for a minute (SECONDS=, SEEDS=, FROM=); failures in target/swarm
 	cargo build --release --package headwater-sim --example swarm
 	$(TARGET_DIR)/release/examples/swarm $(TARGET_DIR)/swarm $(or $(SECONDS),$(if $(SEEDS),-,60)) $(or $(SEEDS),-) $(or $(FROM),-)

@@ -7,7 +7,7 @@
 //! No thread can be stopped from outside: a world without an end keeps its thread until the process exits.
 
 use crate::simulated_device::DeviceActivity;
-use crate::world::{LineSink, REUSE_SEEDS, RunFailure, RunReport, SWARM_SEEDS, WorldConfig};
+use crate::world::{LineSink, RunFailure, RunReport, SWARM_SEEDS, WorldConfig};
 use headwater_host::clock::{Clock, Nanos};
 use std::any::Any;
 use std::collections::VecDeque;
@@ -25,9 +25,6 @@ pub const FAILURES_MAX: usize = 32;
 const EVENTS_KEPT: usize = 200;
 /// Time between two looks at the worlds that run.
 const WATCH_INTERVAL: Duration = Duration::from_millis(200);
-
-/// One world in this many uses its blocks again: it takes as long as many small ones.
-const REUSE_EVERY: u64 = 64;
 
 /// The seeds of a swarm, and its end.
 #[derive(Clone, Copy, Debug)]
@@ -262,8 +259,7 @@ where
             if number >= self.plan.seeds {
                 break;
             }
-            let reuse = if number % REUSE_EVERY == REUSE_EVERY - 1 { REUSE_SEEDS } else { 0 };
-            let seed = self.plan.first.wrapping_add(number) | reuse;
+            let seed = self.plan.first.wrapping_add(number);
             running.seed.store(seed, Ordering::Relaxed);
             running.since.store(now.0 + 1, Ordering::Release);
             counts.worlds += 1;
