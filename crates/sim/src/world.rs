@@ -118,6 +118,10 @@ impl<'a, E: SimulatedDevice> SimWorld<'a, E> {
         let mut rng = fastrand::Rng::with_seed(drawn_seed(seed));
         let mut checker = DeviceChecker::new(&config.device.durability);
         checker.expect_room(config.room_bytes);
+        if config.switches.resting_faults != FeatureUse::Never {
+            // Damage behind a boot can take the last commit, which an earlier boot made.
+            checker.begin_faulty();
+        }
         Self {
             seed,
             checker,
