@@ -274,6 +274,11 @@ impl<M: Media> Ftl<M> {
         Ok(rest.is_empty())
     }
 
+    /// Returns true if a record's expiry is the one that was written: memory that is addressed has no page that proves it.
+    pub(crate) fn expiry_holds(&self, entry: IndexEntry, header: &RecordHeader) -> Result<bool, StallReason> {
+        Ok(!self.flash.traits().addressable || self.is_intact(entry, header)?)
+    }
+
     /// Returns true if the record's bytes match its checksum field.
     pub(crate) fn is_intact(&self, entry: IndexEntry, header: &RecordHeader) -> Result<bool, StallReason> {
         if header.units() != entry.units {
@@ -366,7 +371,8 @@ impl<M: Media> Ftl<M> {
         Ok(match self.header(entry, reach)? {
             Some(header) if header.units() == entry.units => {
                 if self.has_key(entry, &header, key)? {
-                    Some(FoundRecord { entry, header: Some(header) })
+                    let is_damaged = self.is_expired(&header) && !self.expiry_holds(entry, &header)?;
+                    Some(if is_damaged { damaged } else { FoundRecord { entry, header: Some(header) } })
                 } else {
                     // Another key with the same 60 bits, or this key with a damaged byte: the checksum decides.
                     (!self.is_intact(entry, &header)?).then_some(damaged)

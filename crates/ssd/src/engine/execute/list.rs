@@ -69,7 +69,11 @@ fn list_hash<M: Media>(
             // Memory that is addressed has no page that proves itself.
             return Err(StallReason::Unreadable(entry.address.page()));
         }
-        if !ftl.is_expired(&header) {
+        if ftl.is_expired(&header) {
+            if !ftl.expiry_holds(entry, &header)? {
+                return Err(StallReason::Unreadable(entry.address.page()));
+            }
+        } else {
             keys.push(ListedKey { key, value_bytes: header.value_bytes, expiry_ms: header.expiry_ms });
         }
     }
