@@ -74,7 +74,8 @@ test-instructions: ## instructions of a read through a handle, by callgrind, at 
 	cargo build --release --package headwater-io --example null_reads
 	tests/instructions/run $(TARGET_DIR)/release/examples/null_reads $(if $(RECORD),--record)
 
-# Without FROM= the seeds begin where no run began before. Worlds that use their blocks again begin at FROM=9223372036854775808. An example, because it builds in a fraction of the node's time.
+# Without FROM= the seeds begin where no run began before; worlds that use their blocks again begin at 9223372036854775808.
+# An example, because it builds in a fraction of the node's time.
 swarm: ## fresh worlds of the simulator on all cores for a minute (SECONDS=, SEEDS=, FROM=); failures in target/swarm
 	cargo build --release --package headwater-sim --example swarm
 	$(TARGET_DIR)/release/examples/swarm $(TARGET_DIR)/swarm $(or $(SECONDS),$(if $(SEEDS),-,60)) $(or $(SEEDS),-) $(or $(FROM),-)
@@ -94,7 +95,7 @@ test-media: ## damage every structure of simulated flash files in turn: no damag
 soak: ## stress the pinned pool for a minute: threads, cancellations, cap changes and a failing node
 	cargo test --release --package headwater-dma --test pool -- --ignored --nocapture soak_
 
-proof: ## store every file of /usr/share, with kills, deletion and overwriting: minutes (HEADWATER_PROOF_DIR=)
+proof: ## store every file of /usr/share, with kills, deletion, overwriting and damage: minutes (HEADWATER_PROOF_DIR=)
 	cargo test --release --package headwater-node --test real_input -- --ignored --nocapture
 
 lab: build ## list the experiments; `make lab RUN="resp --quick"` runs one
