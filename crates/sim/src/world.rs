@@ -116,15 +116,9 @@ impl<'a, E: SimulatedDevice> SimWorld<'a, E> {
     #[must_use]
     pub fn new(seed: u64, config: WorldConfig) -> Self {
         let mut rng = fastrand::Rng::with_seed(drawn_seed(seed));
-        let mut checker = DeviceChecker::new(&config.device.durability);
-        checker.expect_room(config.room_bytes);
-        if config.switches.resting_faults != FeatureUse::Never {
-            // Damage behind a boot can take the last commit, which an earlier boot made.
-            checker.begin_faulty();
-        }
         Self {
             seed,
-            checker,
+            checker: excuses::checker_of(&config),
             workload: CommandStream::new(rng.u64(..), config.workload.clone()),
             disk: config.block_namespace.map(BlockNamespaceModel::new),
             config,

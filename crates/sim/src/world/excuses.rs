@@ -3,8 +3,8 @@
 //! Input: a completion, and what the medium did. Output: true if an explicit error is a right answer. Invariant: only an
 //! error is excused, never a wrong answer; and none of a key that was written since the medium is honest again.
 
-use super::{FAILURES, FailureCause, SimWorld};
-use crate::checker::PromiseViolation;
+use super::{FAILURES, FailureCause, SimWorld, WorldConfig};
+use crate::checker::{DeviceChecker, PromiseViolation};
 use crate::media::CrashImage;
 use crate::simulated_device::SimulatedDevice;
 use crate::workload::FeatureUse;
@@ -29,6 +29,17 @@ pub(super) enum MediumPast {
     Faulty,
     /// It broke them in an earlier boot.
     Damaged,
+}
+
+/// Makes the checker of a world.
+pub(super) fn checker_of(config: &WorldConfig) -> DeviceChecker {
+    let mut checker = DeviceChecker::new(&config.device.durability);
+    checker.expect_room(config.room_bytes);
+    if config.switches.resting_faults != FeatureUse::Never {
+        // Damage behind a boot can take the last commit, which an earlier boot made.
+        checker.begin_faulty();
+    }
+    checker
 }
 
 impl<E: SimulatedDevice> SimWorld<'_, E> {
