@@ -77,6 +77,10 @@ const ONCE_BROKEN: &[(u64, &str)] = &[
     (1_795_396_295_385_002_850, "the same with a failed program"),
     (1_795_403_755_580_089_802, "like 11070, with a record that an earlier clean-up had moved"),
     (1_795_413_745_154_016_249, "a block of the checkpoint was taken for the log block that it was before"),
+    (
+        11_018_797_000_000_001_902,
+        "a commit came back whose block an opening had not known by its lost first page",
+    ),
     (11_018_796_300_882_795_199, "a flipped bit of an expiry hid a key"),
     (11_018_796_300_882_851_071, "the checker had let go of what a lost commit replaced"),
     (11_018_795_376_909_794_047, "the cache of a killed process lost a page that reads saw"),

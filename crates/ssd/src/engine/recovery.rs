@@ -225,15 +225,23 @@ impl Recovery {
         let blocks = self.window_blocks();
         let mut window = read_window(ftl, &blocks, self.start_order, PageNeed::Log, now, progress)?;
         let mut counted = CountedLog::new(&self.cells.records, &window, self.start);
-        if !counted.lost.is_empty() {
+        let is_doubtful = counted.has_rejected && !mutant(Mutant::SecondPagesIgnored);
+        if !counted.lost.is_empty() || is_doubtful {
             // A lost first page may have made a block look older than it is, or unused.
             // A block of the checkpoint may still have pages of a life before it that never counted.
             let of_log = |block: &BlockId| !recovered.checkpoint_blocks.contains(block);
-            let blocks = (0..ftl.geometry().blocks).map(BlockId).filter(of_log).collect();
+            let unknown = (0..ftl.geometry().blocks).map(BlockId).filter(of_log);
             let start_order = self.start_order;
             let is_window =
                 |_, life: &BlockLife| matches!(life, BlockLife::Log { order, .. } if *order >= start_order);
-            survey::survey_again(ftl, &mut self.lives, blocks, is_window, now)?;
+            if counted.lost.is_empty() {
+                // Most often a power cut tore the last commit. If a fault took the page by which its block is known, the
+                // next one tells.
+                let second = unknown.map(|block| PageAddress::new(block, 1));
+                survey::survey_pages(ftl, &mut self.lives, second, is_window, now)?;
+            } else {
+                survey::survey_again(ftl, &mut self.lives, unknown.collect(), is_window, now)?;
+            }
             let blocks = self.window_blocks();
             window = read_window(ftl, &blocks, self.start_order, PageNeed::Log, now, progress)?;
             counted = CountedLog::new(&self.cells.records, &window, self.start);

@@ -117,9 +117,20 @@ pub(super) fn survey_again<M: Media>(
     is_wanted: impl Fn(BlockId, &BlockLife) -> bool,
     now: &mut Nanos,
 ) -> Result<(), MediaError> {
-    let seed = ftl.media().traits().checksum_seed;
     let pages = blocks.into_iter();
     let pages = pages.flat_map(|block| std::iter::once(PageAddress::new(block, 0)).chain(other_pages(block)));
+    survey_pages(ftl, lives, pages, is_wanted, now)
+}
+
+/// Reads some pages of blocks, as [`survey_again`] reads them all.
+pub(super) fn survey_pages<M: Media>(
+    ftl: &mut RecoveringFtl<M>,
+    lives: &mut [BlockLife],
+    pages: impl Iterator<Item = PageAddress>,
+    is_wanted: impl Fn(BlockId, &BlockLife) -> bool,
+    now: &mut Nanos,
+) -> Result<(), MediaError> {
+    let seed = ftl.media().traits().checksum_seed;
     let (mut source, _) = ftl.reading(PageNeed::BlockSurvey);
     read_pages(&mut source, now, pages, |page, bytes| {
         let found = bytes.programmed().and_then(|bytes| BlockLife::of(bytes, page, seed));
