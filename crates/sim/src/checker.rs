@@ -236,6 +236,7 @@ impl DeviceChecker {
                 kept: false,
                 sequence: 0,
                 owns_sequence: false,
+                settles: !asked.changes_table,
                 writes: keys.len(),
             };
             self.groups.insert(*group, record);
@@ -422,6 +423,7 @@ impl DeviceChecker {
             kept: true,
             sequence: 0,
             owns_sequence: false,
+            settles: true,
             writes: 1,
         };
         self.groups.insert(id, group);

@@ -67,6 +67,7 @@ pub(super) struct KeyWrite {
 
 /// The writes of one command.
 #[derive(Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each says something else of the writes")]
 pub(super) struct WriteGroup {
     pub(super) namespace: NamespaceId,
     /// The tick of its submission.
@@ -83,6 +84,8 @@ pub(super) struct WriteGroup {
     pub(super) sequence: u64,
     /// True if that sequence was given to it: a batch whose deletes found nothing to delete returns one that it observed.
     pub(super) owns_sequence: bool,
+    /// True if it ends doubt of its keys. A change of the namespace table does not: blocks behind a smaller size stay in doubt.
+    pub(super) settles: bool,
     pub(super) writes: usize,
 }
 

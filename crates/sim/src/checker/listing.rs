@@ -3,10 +3,9 @@
 //! Input: the completion of one List during concurrent writes, or all keys of an idle namespace.
 //! Output: a [`PromiseViolation`] if a listing names a key that cannot exist, names one twice, or omits one that must exist.
 
-use super::keys::{KeyObservation, ObservationSpan, RecordLifetime, WriteEffect};
-use super::{DeviceChecker, PromiseViolation, unexpected};
+use super::keys::{KeyObservation, ObservationSpan};
+use super::{DeviceChecker, PromiseViolation, WallSpan, unexpected};
 use bytes::Bytes;
-use headwater_host::clock::UnixMillis;
 use headwater_ssd::command::{NamespaceId, SsdCompletion};
 use std::collections::BTreeSet;
 
@@ -37,15 +36,15 @@ impl DeviceChecker {
         Ok(())
     }
 
-    /// Checks the whole listing of a namespace after every key was settled, with nothing in flight.
+    /// Checks the whole listing of a namespace after every key was read, with nothing in flight.
     ///
     /// # Errors
-    /// The listing differs from the settled keys.
+    /// The listing differs from the keys.
     pub fn check_listing(
         &self,
         namespace: NamespaceId,
         listed: &[Bytes],
-        wall: UnixMillis,
+        wall: WallSpan,
     ) -> Result<(), PromiseViolation> {
         let accuse = |key, what| Err(PromiseViolation::Listing { namespace, key, error: what });
         let Some(space) = self.space(namespace) else {
@@ -61,17 +60,16 @@ impl DeviceChecker {
                 return accuse(number, "it names a key that was never used");
             }
         }
+        let when = ObservationSpan { asked: self.tick, wall_asked: wall.asked, wall_answered: wall.answered };
         for (key, history) in &space.keys {
-            let last = history.writes.last().map_or(WriteEffect::Delete, |write| write.effect);
-            match (last, named.contains(key)) {
-                (WriteEffect::Delete, true) => {
-                    return accuse(history.number, "it names a key that does not exist");
-                }
-                // A key may be missing only if it may just have expired.
-                (WriteEffect::Store(_, RecordLifetime::Until(end)), false) if end == 0 || end > wall.0 => {
-                    return accuse(history.number, "it omits a key that exists");
-                }
-                _ => {}
+            // A key whose read ended with an error may have more than one state.
+            let is_explained = |seen| !history.explanations(&self.groups, seen, when).is_empty();
+            if named.contains(key) && !is_explained(KeyObservation::AnyRecord) {
+                return accuse(history.number, "it names a key that does not exist");
+            }
+            let is_unused = history.writes.is_empty();
+            if !named.contains(key) && !is_unused && !is_explained(KeyObservation::Absent) {
+                return accuse(history.number, "it omits a key that exists");
             }
         }
         Ok(())

@@ -74,7 +74,7 @@ impl DeviceChecker {
         // A record that expired is an absence that nothing proves.
         history.writes.iter().any(|write| {
             let group = self.groups.get(write.group).filter(|group| group.certain && group.submitted > since);
-            group.is_some_and(|group| group.acked_at.is_some()) && !write.effect.may_expire()
+            group.is_some_and(|group| group.settles && group.acked_at.is_some()) && !write.effect.may_expire()
         })
     }
 }

@@ -57,12 +57,13 @@ impl<E: SimulatedDevice> SimWorld<'_, E> {
             self.checker.check_recovered_key(namespace, &key, &completion, wall)?;
         }
         for namespace in (1..=self.config.workload.namespaces).map(NamespaceId) {
+            let asked = self.wall();
             let listed = match self.list_all(engine, image, namespace)? {
                 ListedKeys::All(listed) => listed,
                 ListedKeys::Failed => continue,
                 ListedKeys::PowerLost => return Ok(SimPower::PowerLost),
             };
-            self.checker.check_listing(namespace, &listed, self.wall())?;
+            self.checker.check_listing(namespace, &listed, WallSpan { asked, answered: self.wall() })?;
         }
         self.checker.finish_recovery_check();
         Ok(SimPower::On)
