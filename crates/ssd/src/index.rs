@@ -296,14 +296,9 @@ impl HashedIndex {
         64 * at + word.trailing_zeros() as usize
     }
 
-    fn note_entries(&mut self, segment: usize) {
-        self.occupied[segment / 64] |= 1 << (segment % 64);
-    }
-
-    fn note_removal(&mut self, segment: usize) {
-        if self.segments[segment].is_empty() {
-            self.occupied[segment / 64] &= !(1 << (segment % 64));
-        }
+    fn set_occupied(&mut self, segment: usize, is_occupied: bool) {
+        let (word, bit) = (&mut self.occupied[segment / 64], 1 << (segment % 64));
+        *word = if is_occupied { *word | bit } else { *word & !bit };
     }
 
     /// Returns all entries of one segment in hash order.
@@ -330,8 +325,7 @@ impl HashedIndex {
         }
         self.len -= self.segments[number].iter().count() as u64;
         self.segments[number] = IndexSegment::load(&lows);
-        self.note_entries(number);
-        self.note_removal(number);
+        self.set_occupied(number, !lows.is_empty());
         self.len += lows.len() as u64;
         Ok(())
     }
@@ -347,7 +341,7 @@ impl RecordIndex for HashedIndex {
     fn insert(&mut self, hash: KeyHash, entry: IndexEntry) {
         let (segment, low) = split(hash);
         self.segments[segment].insert(low, entry);
-        self.note_entries(segment);
+        self.set_occupied(segment, true);
         self.len += 1;
     }
 
@@ -359,7 +353,7 @@ impl RecordIndex for HashedIndex {
     fn remove(&mut self, hash: KeyHash, address: RecordAddress) -> bool {
         let (segment, low) = split(hash);
         let removed = self.segments[segment].remove(low, address);
-        self.note_removal(segment);
+        self.set_occupied(segment, !self.segments[segment].is_empty());
         self.len -= u64::from(removed);
         removed
     }

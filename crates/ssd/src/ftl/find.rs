@@ -274,8 +274,9 @@ impl<M: Media> Ftl<M> {
         Ok(rest.is_empty())
     }
 
-    /// Returns true if a record's expiry is the one that was written: memory that is addressed has no page that proves it.
-    pub(crate) fn expiry_holds(&self, entry: IndexEntry, header: &RecordHeader) -> Result<bool, StallReason> {
+    /// Returns true if a record is the one that was written. Its pages were proven when they were read, but memory that is
+    /// addressed is never read into device DRAM: there the record's checksum decides.
+    pub(crate) fn is_proven(&self, entry: IndexEntry, header: &RecordHeader) -> Result<bool, StallReason> {
         Ok(!self.flash.traits().addressable || self.is_intact(entry, header)?)
     }
 
@@ -371,7 +372,7 @@ impl<M: Media> Ftl<M> {
         Ok(match self.header(entry, reach)? {
             Some(header) if header.units() == entry.units => {
                 if self.has_key(entry, &header, key)? {
-                    let is_damaged = self.is_expired(&header) && !self.expiry_holds(entry, &header)?;
+                    let is_damaged = self.is_expired(&header) && !self.is_proven(entry, &header)?;
                     Some(if is_damaged { damaged } else { FoundRecord { entry, header: Some(header) } })
                 } else {
                     // Another key with the same 60 bits, or this key with a damaged byte: the checksum decides.

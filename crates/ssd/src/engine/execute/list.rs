@@ -65,15 +65,12 @@ fn list_hash<M: Media>(
             return Err(StallReason::Unreadable(entry.address.page()));
         };
         let key = Bytes::from(ftl.key_of(entry, &header)?);
-        if ftl.hasher().index_key(&header, &key) != hash {
-            // Memory that is addressed has no page that proves itself.
+        let is_expired = ftl.is_expired(&header);
+        // The key proves itself by its hash. An expiry does not, and a damaged one must not leave out a key.
+        if ftl.hasher().index_key(&header, &key) != hash || is_expired && !ftl.is_proven(entry, &header)? {
             return Err(StallReason::Unreadable(entry.address.page()));
         }
-        if ftl.is_expired(&header) {
-            if !ftl.expiry_holds(entry, &header)? {
-                return Err(StallReason::Unreadable(entry.address.page()));
-            }
-        } else {
+        if !is_expired {
             keys.push(ListedKey { key, value_bytes: header.value_bytes, expiry_ms: header.expiry_ms });
         }
     }

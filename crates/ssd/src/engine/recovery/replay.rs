@@ -231,10 +231,8 @@ fn checkpoint_record_of<M: Media>(
         if entry.namespace != line.namespace {
             continue;
         }
-        // Pages that are addressed in place were not proven when they were read.
-        let in_place = ftl.media().traits().addressable;
         let header_and_key = |ftl: &Ftl<M>| match ftl.header(entry, RecordPart::Key)? {
-            Some(header) if in_place && !ftl.is_intact(entry, &header)? => Ok(None),
+            Some(header) if !ftl.is_proven(entry, &header)? => Ok(None),
             Some(header) => Ok(Some((header, ftl.key_of(entry, &header)?))),
             None => Ok(None),
         };
