@@ -183,7 +183,7 @@ pub struct DeviceStats {
     pub expired: u64,
     /// Records whose checksum did not match.
     pub damaged: u64,
-    /// Blocks quarantined because a live record in them cannot be read.
+    /// Blocks that are quarantined now, because a page or a live record in them cannot be read.
     pub quarantined: u64,
     /// Reads of pages that failed, also those that succeeded when they were repeated.
     pub read_errors: u64,

@@ -17,6 +17,7 @@ mod namespace_state;
 pub(crate) mod namespace_table;
 mod prefetch;
 mod purge;
+mod quarantine;
 pub(crate) mod recovering;
 mod removal_marks;
 pub(crate) mod sanitize_mark;
@@ -352,7 +353,7 @@ impl<M: Media> Ftl<M> {
 
     /// Returns the bytes of live records that the medium may hold, with room for a new record of `bytes`.
     pub(crate) fn capacity_with(&self, bytes: usize) -> u64 {
-        self.capacity_without(self.stats.quarantined, bytes)
+        self.capacity_without(self.quarantined_with_records(), bytes)
     }
 
     /// Returns the capacity with this number of quarantined blocks.

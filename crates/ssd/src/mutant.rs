@@ -114,6 +114,8 @@ mutants! {
     BeforeMaskForgets,
     /// A page names a sequence for the pages before it that is too low.
     BeforeSequenceLow,
+    /// A checkpoint may lack the blocks that a power cut takes back.
+    ListedBlocksCounted,
     /// A record is answered although a newer one may be lost.
     RecordInDoubtAnswered,
     /// A removal ends no doubt of its key.

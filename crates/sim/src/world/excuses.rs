@@ -46,11 +46,7 @@ impl<E: SimulatedDevice> SimWorld<'_, E> {
     /// Returns true if a completion is an explicit error that the medium explains: no answer is wrong but a silent one.
     pub(super) fn is_excused(&self, completion: &SsdCompletion) -> bool {
         match self.past {
-            // A block whose erase a power cut tore stays out of use: which removals it held, its pages no longer say.
-            MediumPast::Honest => {
-                completion.status == Status::WRITE_FAULT
-                    && self.config.switches.torn_erases != FeatureUse::Never
-            }
+            MediumPast::Honest => false,
             MediumPast::Faulty => {
                 FAILURES.contains(&completion.status) || completion.status == Status::WRITE_FAULT
             }

@@ -7,6 +7,9 @@ use super::config::{BootLength, MediumHonesty, WorldConfig, WorldSwitches};
 use crate::workload::{FeatureUse, ValueLengths};
 use headwater_ssd::limits::BLOCKS_MIN;
 
+/// Bytes of records that a medium of the fewest blocks has room for, whatever power cuts left of it.
+const ROOM_BYTES: u64 = 200_000;
+
 /// Makes a world of few blocks that its clients fill several times.
 pub(super) fn change(config: &mut WorldConfig, seed: u64) {
     let mut rng = fastrand::Rng::with_seed(seed ^ 0x7265_7573_6500);
@@ -28,7 +31,9 @@ pub(super) fn change(config: &mut WorldConfig, seed: u64) {
     config.rounds = rng.u32(2..=4);
     config.faulty_boot = rng.u32(0..config.rounds);
     let is_honest = config.honesty == MediumHonesty::Honest;
-    if !is_honest {
+    if is_honest {
+        config.room_bytes = ROOM_BYTES;
+    } else {
         // Damage is found in the boots behind it.
         config.rounds += rng.u32(0..=2);
     }
@@ -42,8 +47,6 @@ pub(super) fn change(config: &mut WorldConfig, seed: u64) {
         cell_cuts: some(rng.bool()),
         cell_losses: some(is_honest && rng.bool()),
         resting_faults: some(rng.u8(0..4) > 0),
-        // What is left of a block that was emptied looks like one that is damaged, and is kept for good.
-        torn_erases: FeatureUse::Never,
         ..config.switches
     };
 }

@@ -222,7 +222,7 @@ impl Recovery {
         now: &mut Nanos,
         progress: &mut dyn FnMut(OpenProgress),
     ) -> Result<Recovered, RecoveryError> {
-        let blocks = self.window_blocks();
+        let mut blocks = self.window_blocks();
         let mut window = read_window(ftl, &blocks, self.start_order, PageNeed::Log, now, progress)?;
         let mut counted = CountedLog::new(&self.cells.records, &window, self.start);
         let is_doubtful = counted.has_rejected && !mutant(Mutant::SecondPagesIgnored);
@@ -242,9 +242,11 @@ impl Recovery {
             } else {
                 survey::survey_again(ftl, &mut self.lives, unknown.collect(), is_window, now)?;
             }
-            let blocks = self.window_blocks();
-            window = read_window(ftl, &blocks, self.start_order, PageNeed::Log, now, progress)?;
-            counted = CountedLog::new(&self.cells.records, &window, self.start);
+            let known = std::mem::replace(&mut blocks, self.window_blocks());
+            if !counted.lost.is_empty() || known != blocks {
+                window = read_window(ftl, &blocks, self.start_order, PageNeed::Log, now, progress)?;
+                counted = CountedLog::new(&self.cells.records, &window, self.start);
+            }
         }
         counted.check_orders(&window)?;
         let mut doubts = self.map.as_ref().map(|map| map.doubts.clone()).unwrap_or_default();
@@ -417,7 +419,7 @@ impl Recovery {
                 ftl.insert_lost(block, BlockEntry { order, ..EMPTY_ENTRY }, *hash, *entry);
             }
         }
-        unproven.values().for_each(|entry| ftl.note_freed(entry.open_sequence));
+        unproven.iter().for_each(|(block, entry)| ftl.note_freed(*block, entry.open_sequence));
     }
 
     /// Puts the blocks in use into the block table. Returns those of the map of which no page says that they are still the
@@ -442,7 +444,7 @@ impl Recovery {
         let listed = self.map.iter().flat_map(|map| &map.blocks);
         let gone = listed
             .filter(|(block, entry)| !found.contains_key(&entry.order) && !unproven.contains_key(block));
-        gone.for_each(|(_, entry)| ftl.note_freed(entry.open_sequence));
+        gone.for_each(|(block, entry)| ftl.note_freed(*block, entry.open_sequence));
         for (tick, page) in window.pages.iter().filter(|(tick, _)| counted.counts(**tick)) {
             let (_, entry) = found.entry(page.order).or_insert_with(|| {
                 let entry = BlockEntry {

@@ -38,10 +38,12 @@ impl<M: Media> Ftl<M> {
     /// Returns true if opening this many blocks would take those of a checkpoint that could begin now, and that would make
     /// blocks of the window reusable. Where blocks are too few for a checkpoint the collector goes on: it may free some.
     pub(super) fn needs_checkpoint_first(&self, opened: usize) -> bool {
-        let (free, reserve) = (self.blocks().free_count(), self.checkpoint_reserve());
-        opened > 0
+        // After a power cut only these are free, and a checkpoint must still be possible.
+        let (free, reserve) = (self.blocks().unlisted_free_count(), self.checkpoint_reserve());
+        let taken = opened.saturating_sub(self.blocks().free_count() - free);
+        taken > 0
             && free >= reserve
-            && free - opened.min(free) < reserve
+            && free - taken.min(free) < reserve
             && self.blocks().has_garbage_behind(self.reusable_below)
     }
 

@@ -29,8 +29,8 @@ const RECORDS_PER_TURN: usize = 256;
 
 /// A block being collected, and the position reached in it.
 #[derive(Clone, Copy, Debug)]
-struct VictimCursor {
-    block: BlockId,
+pub(super) struct VictimCursor {
+    pub(super) block: BlockId,
     page: usize,
     offset: usize,
     continued_done: bool,
@@ -41,17 +41,19 @@ struct VictimCursor {
 #[derive(Clone, Copy, Debug, Default)]
 struct CollectionRound {
     victims: usize,
-    /// Bytes that clients had written, and that were live, at its start.
+    /// Bytes of the log that clients wrote since its start: at least a page a record, because each may be the last one of a
+    /// commit.
     client_bytes: u64,
+    /// Bytes that were live at its start.
     live_bytes: u64,
 }
 
 impl CollectionRound {
     /// Returns true if a block may be collected. A block of garbage begins another round.
-    fn may_go_on(&mut self, blocks: usize, (client_bytes, live_bytes): (u64, u64)) -> bool {
-        let made = client_bytes - self.client_bytes + self.live_bytes.saturating_sub(live_bytes);
+    fn may_go_on(&mut self, blocks: usize, live_bytes: u64) -> bool {
+        let made = self.client_bytes + self.live_bytes.saturating_sub(live_bytes);
         if made >= BLOCK_DATA_BYTES as u64 {
-            *self = Self { victims: 0, client_bytes, live_bytes };
+            *self = Self { victims: 0, client_bytes: 0, live_bytes };
         }
         self.victims < 2 * blocks
     }
@@ -70,7 +72,7 @@ struct EvacuatedBlock {
 #[derive(Debug)]
 pub(super) struct GarbageCollector {
     policy: VictimPolicy,
-    victim: Option<VictimCursor>,
+    pub(super) victim: Option<VictimCursor>,
     /// Evacuated blocks, each with its order and the barrier that must be durable before its erase.
     evacuated: VecDeque<EvacuatedBlock>,
     /// Set when a checkpoint would let more blocks be collected.
@@ -81,6 +83,8 @@ pub(super) struct GarbageCollector {
     /// True while blocks of version 1 are collected whatever they hold.
     pub(super) rewrites_version_1: bool,
     pub(super) pages: VictimPages,
+    /// The blocks that are quarantined.
+    pub(super) quarantined: Vec<BlockId>,
 }
 
 impl GarbageCollector {
@@ -94,7 +98,13 @@ impl GarbageCollector {
             round: CollectionRound::default(),
             rewrites_version_1: false,
             pages: VictimPages::default(),
+            quarantined: Vec::new(),
         }
+    }
+
+    /// Notes a record that a client wrote.
+    pub(super) fn note_client_record(&mut self, bytes: usize) {
+        self.round.client_bytes += bytes.max(PAGE_DATA_BYTES) as u64;
     }
 
     /// Takes an evacuated block whose moved records are durable and that lies in front of the window.
@@ -202,14 +212,13 @@ impl<M: Media> Ftl<M> {
             }
             return None;
         }
+        self.release_quarantined();
         // Under greedy, tombstones accumulate that only the erase of the oldest block makes droppable: collect it
         // first.
-        let policy = if self.has_excess_tombstones() { VictimPolicy::Fifo } else { self.collector.policy };
-        if !self
-            .collector
-            .round
-            .may_go_on(self.blocks().len(), (self.stats.client_bytes, self.blocks().live_bytes()))
-        {
+        let is_oldest_first = self.has_excess_tombstones() || self.has_excess_quarantined();
+        let policy = if is_oldest_first { VictimPolicy::Fifo } else { self.collector.policy };
+        let (blocks, live_bytes) = (self.blocks().len(), self.blocks().live_bytes());
+        if !self.collector.round.may_go_on(blocks, live_bytes) {
             return None;
         }
         let victim = self.blocks().victim(policy, self.commit.witnessed().tick, self.reusable_below());
@@ -423,21 +432,6 @@ impl<M: Media> Ftl<M> {
         Ok(self.flash.append_copy(&header, checksum, &payload))
     }
 
-    /// Ends with a victim of which this page, or this page of a record that continues in it, cannot be read. The page may
-    /// hold records that must not be erased, live ones or tombstones: the block stays as it is.
-    fn set_victim_aside(&mut self) {
-        if let Some(VictimCursor { block, .. }) = self.collector.victim.take() {
-            self.quarantine(block);
-        }
-    }
-
-    /// Takes a block out of service for good, and releases its pages.
-    fn quarantine(&mut self, block: BlockId) {
-        self.flash.blocks_mut().quarantine(block);
-        self.stats.quarantined += 1;
-        self.release_victim_pages();
-    }
-
     fn finish_victim(&mut self, block: BlockId) {
         self.collector.victim = None;
         if self.blocks().get(block).live_bytes > 0 {
@@ -447,6 +441,12 @@ impl<M: Media> Ftl<M> {
         }
         self.release_victim_pages();
         assert_eq!(self.blocks().get(block).state, BlockState::Closed, "{block} was collected while open");
+        self.evacuate(block);
+        self.stats.collected += 1;
+    }
+
+    /// Ends with a block of which nothing is needed: it may be erased once everything that was appended so far is durable.
+    pub(super) fn evacuate(&mut self, block: BlockId) {
         self.flash.blocks_mut().mark_evacuated(block);
         let order = self.blocks().get(block).order;
         // A commit for each block would waste the rest of its last page and a guard.
@@ -454,7 +454,6 @@ impl<M: Media> Ftl<M> {
             !self.collector.rewrites_version_1 || self.blocks().free_count() <= self.space.low_blocks();
         let barrier = if is_urgent { self.request_barrier() } else { self.flash.log().barrier() };
         self.collector.evacuated.push_back(EvacuatedBlock { block, order, barrier });
-        self.stats.collected += 1;
     }
 }
 

@@ -174,8 +174,8 @@ impl<M: Media> RecoveringFtl<M> {
     }
 
     /// Notes a block of the map that was freed since.
-    pub(crate) fn note_freed(&mut self, open_sequence: Sequence) {
-        self.ftl.flash.blocks_mut().note_freed(open_sequence);
+    pub(crate) fn note_freed(&mut self, block: BlockId, open_sequence: Sequence) {
+        self.ftl.flash.blocks_mut().note_freed(block, open_sequence);
     }
 
     /// Inserts an entry of a checkpoint whose record is lost with its block: reads of its key fail. The block stays as it is,
@@ -183,7 +183,7 @@ impl<M: Media> RecoveringFtl<M> {
     pub(crate) fn insert_lost(&mut self, block: BlockId, lost: BlockEntry, hash: KeyHash, entry: IndexEntry) {
         if self.ftl.blocks().get(block).order == 0 {
             self.ftl.flash.blocks_mut().adopt_lost(block, lost);
-            self.ftl.stats.quarantined += 1;
+            self.ftl.note_quarantined(block);
         }
         self.ftl.catalog.insert_lost(hash, entry);
         self.ftl.flash.blocks_mut().add_live(entry.address, entry.units);

@@ -7,7 +7,9 @@ use super::{FoundRecord, Ftl, StallReason};
 use crate::command::{NamespaceId, Sequence};
 use crate::index::{EntryLifetime, IndexEntry, KeyHash};
 use crate::log::RecordSource;
-use crate::log::record::{FLAG_CLEAR, FLAG_LBA, FLAG_TOMBSTONE, RecordHeader, UNIT_BYTES, record_units};
+use crate::log::record::{
+    FLAG_CLEAR, FLAG_LBA, FLAG_TOMBSTONE, HEADER_BYTES, RecordHeader, UNIT_BYTES, record_units,
+};
 use crate::media::Media;
 use crate::mutant::{Mutant, mutant};
 use headwater_nvme::spec::status::Status;
@@ -77,6 +79,7 @@ impl<M: Media> Ftl<M> {
         let address = self.flash.append_new(&header, &[RecordSource::Bytes(new.key), value]);
         self.space.raise_for_record(units as usize * UNIT_BYTES);
         self.stats.client_bytes += u64::from(units) * UNIT_BYTES as u64;
+        self.collector.note_client_record(units as usize * UNIT_BYTES);
         let blocks = self.flash.blocks_mut();
         if new.value.is_some() {
             if let Some(old) = &old
@@ -121,6 +124,7 @@ impl<M: Media> Ftl<M> {
             expiry_ms: 0,
         };
         let address = self.flash.append_new(&header, &[]);
+        self.collector.note_client_record(HEADER_BYTES);
         let blocks = self.flash.blocks_mut();
         blocks.add_tombstone(address, header.units(), sequence);
         self.removals.remove_keys(sequence);

@@ -10,6 +10,7 @@
 //!
 //! Invariant: only a Ready block is opened, and its order is higher than the order of every block opened before.
 
+mod adoption;
 #[cfg(test)]
 mod tests;
 mod victim;
@@ -19,6 +20,7 @@ use crate::limits::VALUE_BYTES_MAX;
 use crate::log::prefix::{EPOCH_SHIFT, Tick};
 use crate::log::record::{RecordAddress, UNIT_BYTES};
 use crate::media::geometry::{BLOCK_DATA_BYTES, BlockId, FlashGeometry};
+use crate::mutant::{Mutant, mutant};
 use std::collections::{BTreeMap, VecDeque};
 
 /// The state of a block.
@@ -65,6 +67,9 @@ pub struct BlockEntry {
     pub last_tick: Tick,
     /// True for a checkpoint block, which is never collected.
     pub checkpoint: bool,
+    /// True if it was freed since the map of the checkpoint that counts, which lists it. After a power cut it is not free
+    /// before it is collected again, unless it was opened.
+    pub listed: bool,
     /// True if recovery found damage in it: a record is used only if every record before it passes its check.
     pub has_damage: bool,
 }
@@ -81,6 +86,7 @@ pub(crate) const EMPTY_ENTRY: BlockEntry = BlockEntry {
     pages: 0,
     last_tick: Tick(0),
     checkpoint: false,
+    listed: false,
     has_damage: false,
 };
 
@@ -96,6 +102,7 @@ pub const fn is_checkpoint_order(order: u64) -> bool {
 /// A block that was freed, and that the map of a checkpoint may still list.
 #[derive(Clone, Copy, Debug)]
 struct FreedBlock {
+    block: BlockId,
     open_sequence: Sequence,
     /// Number of maps that were written before it was freed.
     maps: u64,
@@ -117,6 +124,8 @@ pub struct BlockTable {
     /// Number of maps written.
     maps: u64,
     erasing: usize,
+    /// Ready blocks that the map of the checkpoint that counts lists.
+    listed_ready: usize,
     order_next: u64,
     checkpoint_order: u64,
     live_bytes: u64,
@@ -136,6 +145,7 @@ impl BlockTable {
             freed: Vec::new(),
             maps: 0,
             erasing: 0,
+            listed_ready: 0,
             order_next: 1,
             checkpoint_order: 0,
             live_bytes: 0,
@@ -171,6 +181,12 @@ impl BlockTable {
     #[must_use]
     pub fn free_count(&self) -> usize {
         self.dirty.len() + self.ready.len()
+    }
+
+    /// Returns the number of free blocks that are free after a power cut too.
+    #[must_use]
+    pub fn unlisted_free_count(&self) -> usize {
+        self.free_count() - self.listed_ready
     }
 
     /// Returns the number of blocks being erased.
@@ -218,11 +234,17 @@ impl BlockTable {
         self.erasing -= 1;
     }
 
-    /// Completes an erase.
+    /// Completes an erase. Blocks that a power cut would take back are opened first.
     pub fn complete_erase(&mut self, block: BlockId) {
         self.erasing -= 1;
-        self.entries[block.index()] = BlockEntry { state: BlockState::Ready, ..EMPTY_ENTRY };
-        self.ready.push_back(block);
+        let listed = self.get(block).listed;
+        self.entries[block.index()] = BlockEntry { state: BlockState::Ready, listed, ..EMPTY_ENTRY };
+        if listed {
+            self.listed_ready += 1;
+            self.ready.push_front(block);
+        } else {
+            self.ready.push_back(block);
+        }
     }
 
     /// Raises the last page with records of a block.
@@ -234,6 +256,7 @@ impl BlockTable {
     /// Opens a ready block for the log or a checkpoint.
     pub fn open(&mut self, open_sequence: Sequence, checkpoint: bool) -> Option<BlockId> {
         let block = self.ready.pop_front()?;
+        self.listed_ready -= usize::from(self.get(block).listed);
         let order = if checkpoint {
             self.checkpoint_order += 1;
             self.order_next >> EPOCH_SHIFT << EPOCH_SHIFT | CHECKPOINT_ORDER | self.checkpoint_order
@@ -312,13 +335,14 @@ impl BlockTable {
         entry.state = BlockState::Erasing;
         let open_sequence = entry.open_sequence;
         if self.by_order.remove(&entry.order).is_some() {
-            self.note_freed(open_sequence);
+            entry.listed = !mutant(Mutant::ListedBlocksCounted);
+            self.note_freed(block, open_sequence);
         }
     }
 
     /// Notes a block that was freed, and that the map of the present checkpoint lists.
-    pub fn note_freed(&mut self, open_sequence: Sequence) {
-        self.freed.push(FreedBlock { open_sequence, maps: self.maps });
+    pub fn note_freed(&mut self, block: BlockId, open_sequence: Sequence) {
+        self.freed.push(FreedBlock { block, open_sequence, maps: self.maps });
     }
 
     /// Notes that a map is being written; blocks freed from now on may be listed by it. Returns its number.
@@ -329,16 +353,35 @@ impl BlockTable {
 
     /// Notes that a durable record names the checkpoint with this map: recovery reads no block that was freed before.
     pub fn finish_map(&mut self, map: u64) {
-        self.freed.retain(|freed| freed.maps >= map);
+        for freed in self.freed.extract_if(.., |freed| freed.maps < map) {
+            self.entries[freed.block.index()].listed = false;
+        }
+        self.listed_ready = self.ready.iter().filter(|block| self.entries[block.index()].listed).count();
     }
 
     /// Returns the watermark. No block that a recovery may read holds a record with a lower sequence, except moved copies
     /// in younger blocks.
     #[must_use]
     pub fn watermark(&self) -> Sequence {
-        let oldest = self.by_order.values().next().map(|block| self.get(*block).open_sequence);
+        self.watermark_without(None)
+    }
+
+    /// Returns what the watermark would be without a block.
+    fn watermark_without(&self, block: Option<BlockId>) -> Sequence {
+        let oldest = self.by_order.values().find(|oldest| block != Some(**oldest));
+        let oldest = oldest.map(|oldest| self.get(*oldest).open_sequence);
         let freed = self.freed.iter().map(|freed| freed.open_sequence).min();
         oldest.into_iter().chain(freed).min().unwrap_or(Sequence(u64::MAX))
+    }
+
+    /// Returns true if nothing in a block of the log is needed: no live record, and no tombstone of a record that another
+    /// block may hold.
+    #[must_use]
+    pub fn is_needless(&self, block: BlockId) -> bool {
+        let entry = self.get(block);
+        let is_free_of_tombstones =
+            entry.tombstone_bytes == 0 || entry.tombstone_sequence < self.watermark_without(Some(block));
+        entry.live_bytes == 0 && is_free_of_tombstones
     }
 
     /// Returns the blocks of the log with an order below this one that hold records, the oldest one first.
@@ -435,37 +478,6 @@ impl BlockTable {
     pub fn raise_max_sequence(&mut self, block: BlockId, sequence: Sequence) {
         let entry = &mut self.entries[block.index()];
         entry.max_sequence = entry.max_sequence.max(sequence);
-    }
-
-    /// Adds a block that recovery found in use.
-    pub fn adopt(&mut self, block: BlockId, found: BlockEntry) {
-        if !found.checkpoint {
-            self.by_order.insert(found.order, block);
-        }
-        self.live_bytes += u64::from(found.live_bytes) + u64::from(found.tombstone_bytes);
-        self.tombstone_bytes += u64::from(found.tombstone_bytes);
-        self.entries[block.index()] = found;
-        self.update_cost(block);
-    }
-
-    /// Adds a block after the adoption ended: it is neither erased nor collected.
-    pub fn adopt_lost(&mut self, block: BlockId, found: BlockEntry) {
-        self.dirty.retain(|dirty| *dirty != block);
-        self.adopt(block, BlockEntry { state: BlockState::Quarantined, ..found });
-    }
-
-    /// Ends adoption: every block that was not adopted must be erased before use. Orders continue in a new epoch.
-    ///
-    /// # Panics
-    /// A block was opened in a later epoch.
-    pub fn finish_adoption(&mut self, epoch: u64) {
-        self.order_next = (epoch << EPOCH_SHIFT) + 1;
-        assert!(
-            self.entries.iter().all(|block| block.order < self.order_next),
-            "a block was opened in a later epoch than this one"
-        );
-        let table = &self.entries;
-        self.dirty.retain(|block| table[block.index()].state == BlockState::Dirty);
     }
 
     /// Discards a block that holds nothing valid; it must be erased before use.

@@ -49,15 +49,37 @@ fn block_with_an_unreadable_page_is_not_erased() {
 }
 
 #[test]
-fn tombstones_on_an_unreadable_page_are_not_erased() {
+fn quarantined_block_is_erased_when_every_record_in_it_was_written_again() {
     let mut host = cold_host(20, &fifo());
-    // Every live record of the block that gets the tombstones is deleted or replaced later.
+    let page = host.device.media().page_with(&text(7));
+    host.device.media_mut().fail(page, ENODATA, u64::MAX);
+    churn(&mut host, 20).unwrap();
+    assert_eq!(host.device.stats().quarantined, 1);
     for number in 0..KEYS {
+        assert_eq!(host.set(&key(number), &value(number + 1)), Status::SUCCESS);
+    }
+    host.device.media_mut().mend();
+    churn(&mut host, 20).unwrap();
+    assert!(host.device.media().erased.contains(&page.block), "{} was kept", page.block);
+    assert_eq!(host.device.stats().quarantined, 0);
+    for number in 0..KEYS {
+        assert_eq!(host.get(&key(number)), Ok(value(number + 1)), "key {number}");
+    }
+}
+
+#[test]
+fn tombstones_on_an_unreadable_page_are_not_erased_while_an_older_block_is_left() {
+    let mut host = cold_host(20, &fifo());
+    // The block of the keys stays, because the one that is left in it cannot be read.
+    let cold = host.device.media().page_with(&text(0));
+    for number in 1..KEYS {
         assert_eq!(host.delete(&key(number)), Status::SUCCESS);
     }
     let block = host.device.media().page_with(b"key 50").block;
-    churn(&mut host, 2).unwrap();
+    assert_ne!(block, cold.block);
+    churn(&mut host, 1).unwrap();
     let mut host = ReadErrorHost::open(host.stopped(), &fifo()).unwrap();
+    host.device.media_mut().fail(cold, ENODATA, u64::MAX);
     for page in host.device.media().pages_with(b"key 50") {
         if page.block == block {
             host.device.media_mut().fail(page, ENODATA, u64::MAX);
@@ -65,6 +87,11 @@ fn tombstones_on_an_unreadable_page_are_not_erased() {
     }
     churn(&mut host, 20).unwrap();
     assert!(!host.device.media().erased.contains(&block), "{block} was erased");
+    assert_eq!(host.device.stats().quarantined, 2);
+    assert_eq!(host.set(&key(0), &value(1)), Status::SUCCESS);
+    churn(&mut host, 40).unwrap();
+    assert!(host.device.media().erased.contains(&block), "{block} is not needed");
+    assert_eq!(host.device.stats().quarantined, 0);
 }
 
 #[test]

@@ -380,6 +380,7 @@ fn decode_block(reader: &mut StreamReader<'_>) -> Option<(BlockId, BlockEntry)> 
         pages: u8::try_from(layout.pages.get()).ok()?,
         last_tick: Tick(0),
         checkpoint: false,
+        listed: false,
         has_damage: false,
     };
     let sequences = [block.open_sequence, block.max_sequence, block.tombstone_sequence];

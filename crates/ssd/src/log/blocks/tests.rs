@@ -62,3 +62,47 @@ fn a_chained_record_counts_in_every_block_it_touches() {
     assert_eq!((blocks.get(first).live_bytes, blocks.get(second).live_bytes), (0, 0));
     assert_eq!(blocks.live_bytes(), 0);
 }
+
+#[test]
+fn block_that_a_map_lists_is_opened_first_and_counts_as_free_when_no_map_lists_it() {
+    let mut blocks = ready(4);
+    let first = blocks.open(Sequence(1), false).unwrap();
+    blocks.close(first, 64);
+    let map = blocks.begin_map();
+    blocks.finish_map(map);
+    blocks.mark_evacuated(first);
+    blocks.mark_erasing(first);
+    blocks.complete_erase(first);
+    assert_eq!((blocks.free_count(), blocks.unlisted_free_count()), (4, 3), "a power cut takes it back");
+    assert_eq!(blocks.open(Sequence(2), false), Some(first));
+    assert_eq!((blocks.free_count(), blocks.unlisted_free_count()), (3, 3));
+    blocks.close(first, 64);
+    blocks.mark_evacuated(first);
+    blocks.mark_erasing(first);
+    blocks.complete_erase(first);
+    let map = blocks.begin_map();
+    blocks.finish_map(map);
+    assert_eq!((blocks.free_count(), blocks.unlisted_free_count()), (4, 4));
+}
+
+#[test]
+fn block_is_needless_without_records_and_without_tombstones_of_older_blocks() {
+    let mut blocks = ready(3);
+    let first = blocks.open(Sequence(1), false).unwrap();
+    let second = blocks.open(Sequence(5), false).unwrap();
+    let address = RecordAddress::in_block(second, 0);
+    blocks.add_live(address, 10);
+    assert!(!blocks.is_needless(second) && blocks.is_needless(first));
+    blocks.remove_live(address, 10);
+    assert!(blocks.is_needless(second));
+    blocks.add_tombstone(address, 4, Sequence(7));
+    assert!(!blocks.is_needless(second), "the first block may hold a record of the removed key");
+    blocks.close(first, 64);
+    blocks.mark_evacuated(first);
+    blocks.mark_erasing(first);
+    blocks.complete_erase(first);
+    assert!(!blocks.is_needless(second), "a map may list the first block");
+    let map = blocks.begin_map();
+    blocks.finish_map(map);
+    assert!(blocks.is_needless(second));
+}

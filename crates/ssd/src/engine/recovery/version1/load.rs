@@ -177,6 +177,7 @@ fn checkpoint_block(order: u64) -> BlockEntry {
         pages: u8::try_from(PAGES_PER_BLOCK).unwrap_or(u8::MAX),
         last_tick: crate::log::prefix::Tick(0),
         checkpoint: true,
+        listed: false,
         has_damage: false,
     }
 }

@@ -160,6 +160,7 @@ impl Scanner<'_> {
             pages: pages.programmed,
             last_tick: Tick(0),
             checkpoint: false,
+            listed: false,
             has_damage: self.found.damaged_blocks.contains(&pages.block),
         };
         self.found.blocks.push((pages.block, block));
