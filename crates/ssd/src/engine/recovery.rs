@@ -317,7 +317,12 @@ impl Recovery {
                 BlockLife::Log { order, .. } if order == entry.order => Some((*block, *entry, true)),
                 // It was freed since, and is used again: the log has newer records of all that it held.
                 BlockLife::Log { order, .. } if order >= self.start_order => None,
-                BlockLife::Checkpoint { number, .. } if number >= root => None,
+                // So it was for a checkpoint that is as new. A number may have been given out in an older epoch too.
+                BlockLife::Checkpoint { number, order, .. }
+                    if number >= root && order >> EPOCH_SHIFT >= self.start_order >> EPOCH_SHIFT =>
+                {
+                    None
+                }
                 _ => Some((*block, *entry, false)),
             }
         })
