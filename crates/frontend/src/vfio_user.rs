@@ -63,6 +63,8 @@ pub struct VfioUserFrontEnd {
     readiness: OwnedFd,
     controller: GuestController,
     guest: Option<ConnectedGuest>,
+    /// A client that connected after the guest had closed its connection, but before that was noticed.
+    next_client: Option<UnixStream>,
     last_poll: Nanos,
     draining: bool,
 }
@@ -100,6 +102,7 @@ impl VfioUserFrontEnd {
             readiness,
             controller: GuestController::new(front_end),
             guest: None,
+            next_client: None,
             last_poll: Nanos::ZERO,
             draining: false,
         })
@@ -134,6 +137,9 @@ impl VfioUserFrontEnd {
 
     /// Accepts a client, if there is none; a second one is disconnected at once, so that it can report it.
     fn accept_client(&mut self, now: Nanos) -> bool {
+        if self.next_client.is_some() {
+            return false;
+        }
         let (readiness, listener) = (self.readiness.as_fd(), self.listener.as_fd());
         if self.accept_pause.is_paused(readiness, listener, now) {
             return false;
@@ -145,10 +151,23 @@ impl VfioUserFrontEnd {
                 return false;
             }
         };
-        if self.guest.is_some() || self.draining {
-            tracing::warn!(path = %self.path.display(), "a second vfio-user client was disconnected");
-            return true;
+        match &self.guest {
+            _ if self.draining => {}
+            None => self.welcome(stream),
+            // Its last messages are served first.
+            Some(guest) if guest.link.is_closed_by_client() => self.next_client = Some(stream),
+            Some(_) => {
+                tracing::warn!(
+                    path = %self.path.display(),
+                    "a second vfio-user client was disconnected, because one guest is connected already"
+                );
+            }
         }
+        true
+    }
+
+    /// Makes a client the guest.
+    fn welcome(&mut self, stream: UnixStream) {
         if stream.set_nonblocking(true).is_ok() && watch(&self.readiness, stream.as_fd()).is_ok() {
             tracing::info!(path = %self.path.display(), "a vfio-user client connected");
             self.guest = Some(ConnectedGuest {
@@ -157,7 +176,6 @@ impl VfioUserFrontEnd {
                 reply_pending: false,
             });
         }
-        true
     }
 
     /// Serves the client's messages, or ends its connection.
@@ -171,6 +189,9 @@ impl VfioUserFrontEnd {
                 tracing::info!(path = %self.path.display(), reason = %gone, "the vfio-user client disconnected");
                 self.guest = None;
                 self.controller.abandon();
+                if let Some(stream) = self.next_client.take().filter(|_| !self.draining) {
+                    self.welcome(stream);
+                }
                 true
             }
         }

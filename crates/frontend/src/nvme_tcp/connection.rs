@@ -85,6 +85,8 @@ pub(super) struct NvmeTcpConnection {
     /// Its TLS stream.
     pub(super) secure: Option<Box<SecureStream>>,
     pub(super) role: ConnectionRole,
+    /// True if its host selected an I/O command set (CC.CSS), on an I/O queue.
+    pub(super) has_io_commands: bool,
     pub(super) life: NvmeTcpConnectionLife,
     pub(super) accepted_at: Nanos,
     /// True if the socket may hold unread bytes.
@@ -133,6 +135,7 @@ impl NvmeTcpConnection {
             target: create_target(),
             secure,
             role: ConnectionRole::Unconnected,
+            has_io_commands: false,
             life: NvmeTcpConnectionLife::Open,
             accepted_at: now,
             readable: false,

@@ -82,6 +82,7 @@ impl<M: Media> NvmeTcpTurn<'_, M> {
             (ConnectionRole::Admin(id), _) => {
                 self.admin_need(id, entry).map(|need| (need, SlotWork::Admin(*entry)))
             }
+            (ConnectionRole::Io(_), _) if !connection.has_io_commands => Err(Status::INVALID_OPCODE),
             (ConnectionRole::Io(id), _) => {
                 let device = &*self.device;
                 let seen =
@@ -251,6 +252,9 @@ impl<M: Media> NvmeTcpTurn<'_, M> {
                     QueueRole::Admin => ConnectionRole::Admin(joined.controller),
                     QueueRole::Io => ConnectionRole::Io(joined.controller),
                 };
+                let association = self.shared.associations.get_mut(joined.controller);
+                connection.has_io_commands =
+                    association.is_some_and(|association| association.controller.has_io_commands());
                 connection.target.set_queue(joined.entries, joined.flow);
                 let result = u64::from(joined.controller.0);
                 connection

@@ -231,6 +231,9 @@ impl GuestController {
         let FetchedCommand { kind, entry, token } = fetched;
         let namespace = |id| device.namespace(id).filter(|_| device.is_attached(id, CONTROLLER_ID));
         let request = decode(&entry, kind, namespace).and_then(|command| {
+            if !self.controller.has_io_commands() {
+                return Err(Status::INVALID_OPCODE);
+            }
             if device.is_sanitizing() {
                 return Err(Status::SANITIZE_IN_PROGRESS);
             }

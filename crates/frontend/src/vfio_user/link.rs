@@ -5,6 +5,7 @@
 //! attributed to another message.
 
 use super::message::{DESCRIPTORS_MAX, VfioUserHeader};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendFlags, recvmsg};
 use std::io::IoSliceMut;
@@ -61,6 +62,13 @@ impl ClientLink {
     /// Creates a link over a non-blocking socket.
     pub(crate) fn new(socket: OwnedFd) -> Self {
         Self { socket, incoming: Vec::new(), is_returned: false, descriptors: Vec::new(), unsent: Vec::new() }
+    }
+
+    /// Returns true if the client has closed its end. Messages that it sent before may be unread.
+    pub(crate) fn is_closed_by_client(&self) -> bool {
+        let mut polled = [PollFd::new(&self.socket, PollFlags::RDHUP)];
+        let ended = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
+        poll(&mut polled, Some(&Timespec::default())).is_ok() && polled[0].revents().intersects(ended)
     }
 
     /// Reads up to one message.

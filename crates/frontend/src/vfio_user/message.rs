@@ -52,6 +52,9 @@ struct DmaMap {
 }
 const _: () = assert!(size_of::<DmaMap>() == 32);
 
+/// The flag of an unmap of everything, with address and size 0 (`VFIO_DMA_UNMAP_FLAG_ALL`).
+const UNMAP_ALL: u32 = 1 << 1;
+
 /// `VFIO_USER_DMA_UNMAP`, and its reply.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
@@ -212,10 +215,10 @@ impl VfioUserHeader {
             3 => {
                 let unmap: DmaUnmap = fixed_part(rest)?;
                 match unmap.flags.get() {
-                    flags @ (0 | 4) => Ok(VfioUserRequest::DmaUnmap {
+                    flags @ (0 | UNMAP_ALL) => Ok(VfioUserRequest::DmaUnmap {
                         address: unmap.address.get(),
                         size: unmap.size.get(),
-                        all: flags == 4,
+                        all: flags == UNMAP_ALL,
                     }),
                     // Dirty pages are for live migration.
                     _ => Err(Errno::OPNOTSUPP),

@@ -123,15 +123,27 @@ impl DriverQueuePair {
 /// CC: enabled, all command sets, entries of 64 and 16 bytes.
 const ENABLE: u32 = 1 | 6 << 4 | 6 << 16 | 4 << 20;
 
+/// CC.CSS 111b: enabled without an I/O command set.
+pub(crate) const ADMIN_ONLY: u32 = ENABLE | 7 << 4;
+
 /// Enables the controller.
 pub(crate) fn enable(node: &mut VfioTestNode, guest: &mut TestGuest) -> DriverQueuePair {
+    enable_as(node, guest, ENABLE)
+}
+
+/// Enables the controller by this value of CC.
+pub(crate) fn enable_as(
+    node: &mut VfioTestNode,
+    guest: &mut TestGuest,
+    configuration: u32,
+) -> DriverQueuePair {
     guest.memory.copy_out(0, &[0; 0x6000]).unwrap();
     guest.set_register(node, 0x24, (SLOTS - 1) << 16 | (SLOTS - 1));
     guest.set_register(node, 0x28, 0);
     guest.set_register(node, 0x2C, 0);
     guest.set_register(node, 0x30, 0x1000);
     guest.set_register(node, 0x34, 0);
-    guest.set_register(node, 0x14, ENABLE);
+    guest.set_register(node, 0x14, configuration);
     assert_eq!(guest.register(node, 0x1C), 1, "CSTS.RDY");
     DriverQueuePair::new(0, DoorbellMode::Registers)
 }
@@ -159,10 +171,21 @@ pub(crate) fn start(
         let config = SubmissionEntry { prp2: U64::new(EVENT_INDEX), ..config };
         assert_eq!(admin.run(node, guest, config).0, Status::SUCCESS);
     }
+    let queue = create_queue(node, guest, &mut admin, ringing);
+    (admin, queue)
+}
+
+/// Creates I/O queue 1.
+pub(crate) fn create_queue(
+    node: &mut VfioTestNode,
+    guest: &mut TestGuest,
+    admin: &mut DriverQueuePair,
+    ringing: DoorbellMode,
+) -> DriverQueuePair {
     let size = (SLOTS - 1) << 16 | 1;
     assert_eq!(admin.run(node, guest, admin_entry(0x05, 0, 0x3000, [size, 1 << 16 | 3])).0, Status::SUCCESS);
     assert_eq!(admin.run(node, guest, admin_entry(0x01, 0, 0x2000, [size, 1 << 16 | 1])).0, Status::SUCCESS);
-    (admin, DriverQueuePair::new(1, ringing))
+    DriverQueuePair::new(1, ringing)
 }
 
 pub(crate) fn admin_entry(

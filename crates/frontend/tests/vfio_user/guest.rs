@@ -1,6 +1,8 @@
 //! A guest's driver against the whole front end.
 
-use crate::driver::{DATA, DoorbellMode, SLOTS, admin_entry, disable, enable, start};
+use crate::driver::{
+    ADMIN_ONLY, DATA, DoorbellMode, SLOTS, admin_entry, create_queue, disable, enable, enable_as, start,
+};
 use crate::hypervisor::VfioTestNode;
 use crate::wire::{dma_unmap, read, set_irqs, version};
 use headwater_host::wake::WaitOutcome;
@@ -160,6 +162,20 @@ fn disabling_waits_for_commands_in_flight_and_the_controller_can_be_enabled_agai
 }
 
 #[test]
+fn without_a_command_set_every_io_command_is_an_invalid_opcode() {
+    let mut node = VfioTestNode::new();
+    let mut guest = node.guest();
+    let mut admin = enable_as(&mut node, &mut guest, ADMIN_ONLY);
+    let mut queue = create_queue(&mut node, &mut guest, &mut admin, DoorbellMode::Registers);
+    for entry in [store(1, key("never"), data(9), StoreOptions::NONE), flush(1)] {
+        assert_eq!(queue.run(&mut node, &mut guest, entry).0, Status::INVALID_OPCODE);
+    }
+    disable(&mut node, &mut guest);
+    let (_admin, mut queue) = start(&mut node, &mut guest, DoorbellMode::Registers);
+    assert_eq!(queue.run(&mut node, &mut guest, flush(1)).0, Status::SUCCESS);
+}
+
+#[test]
 fn a_shutdown_completes_after_a_flush() {
     let mut node = VfioTestNode::new();
     let mut guest = node.guest();
@@ -207,7 +223,7 @@ fn unmapping_memory_of_queues_fails_the_controller() {
     let mut node = VfioTestNode::new();
     let mut guest = node.guest();
     let (_admin, _queue) = start(&mut node, &mut guest, DoorbellMode::Registers);
-    guest.ask(&mut node, &dma_unmap(4, 0, 0)).unwrap();
+    guest.ask(&mut node, &dma_unmap(2, 0, 0)).unwrap();
     assert_eq!(guest.register(&mut node, 0x1C) & 2, 2, "CSTS.CFS");
 }
 
@@ -271,6 +287,31 @@ fn one_guest_at_a_time_is_served_and_the_next_after_it_disconnects() {
     assert_eq!(next.register(&mut node, 0x14), 0, "state of the first guest is left");
     let (_admin, mut queue) = start(&mut node, &mut next, DoorbellMode::Registers);
     assert_eq!(queue.run(&mut node, &mut next, flush(1)).0, Status::SUCCESS);
+}
+
+/// A hypervisor that restarts closes its connection and connects again before the node has looked at either.
+#[test]
+fn client_that_connects_when_the_guest_has_just_left_is_the_next_guest() {
+    let mut node = VfioTestNode::new();
+    let mut guest = node.guest();
+    for time in 0..100 {
+        drop(guest);
+        guest = node.connect();
+        assert!(guest.ask(&mut node, &version()).is_ok(), "turned away the {time}th time");
+    }
+}
+
+/// Also if the guest left while a reply to it was due.
+#[test]
+fn client_waits_until_the_last_messages_of_the_guest_before_it_are_served() {
+    let mut node = VfioTestNode::new();
+    let mut guest = node.guest();
+    let (_admin, mut queue) = start(&mut node, &mut guest, DoorbellMode::Shadow);
+    queue.submit(&mut node, &mut guest, store(1, key("last"), data(9), StoreOptions::NONE));
+    guest.send(&dma_unmap(2, 0, 0), &[]);
+    drop(guest);
+    let mut next = node.connect();
+    assert!(next.ask(&mut node, &version()).is_ok());
 }
 
 #[test]

@@ -372,6 +372,12 @@ impl DeviceController {
         AdminStep::Abort { queue: QueueId(queue), command }
     }
 
+    /// Returns true if the host selected an I/O command set; without one every I/O command is an invalid opcode (CC.CSS 111b).
+    #[must_use]
+    pub fn has_io_commands(&self) -> bool {
+        self.configuration().command_sets() != Some(CommandSets::AdminOnly)
+    }
+
     /// Returns true if the host can see Key Value namespaces: it selected more than the NVM command set.
     fn has_key_value(&self) -> bool {
         self.configuration().command_sets() != Some(CommandSets::Nvm)

@@ -341,10 +341,11 @@ pub enum SecureChannel {
 }
 
 impl SecureChannel {
-    /// Returns TREQ bits 1:0: 01b if a secure channel is required, 10b if not.
+    /// Returns TREQ bits 1:0: 01b if a secure channel is required, 00b if nothing is said of it. Hosts take 10b, "not required",
+    /// for an offer of TLS.
     const fn requirement(self) -> u8 {
         match self {
-            Self::None => 0b10,
+            Self::None => 0b00,
             Self::Tls13 => 0b01,
         }
     }
@@ -456,7 +457,7 @@ mod tests {
     fn discovery_page_states_whether_tls_is_required() {
         // TREQ with SQ flow control disable, and SECTYPE.
         for (secure, requirements, security) in
-            [(SecureChannel::None, 0b110, 0), (SecureChannel::Tls13, 0b101, 2)]
+            [(SecureChannel::None, 0b100, 0), (SecureChannel::Tls13, 0b101, 2)]
         {
             let page = discovery_page(1, "nqn.x", ([192, 0, 2, 1], 4420).into(), secure);
             assert_eq!((page[1_024 + 3], page[1_024 + 768]), (requirements, security), "{secure:?}");

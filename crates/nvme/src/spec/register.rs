@@ -97,8 +97,6 @@ impl CapabilityRegister {
     const NVM_COMMAND_SET: u64 = 1 << 37;
     /// CSS bit 6: several command sets, reported by Identify CNS 1Ch.
     const COMMAND_SETS: u64 = 1 << 43;
-    /// CSS bit 7: a host may select no I/O command set.
-    const NO_COMMAND_SET: u64 = 1 << 44;
     /// CRMS bit 0: CRTO.CRWMT is the timeout of waiting for ready.
     const READY_WITH_MEDIA: u64 = 1 << 59;
 
@@ -112,7 +110,6 @@ impl CapabilityRegister {
             | Self::SUBSYSTEM_RESET
             | Self::NVM_COMMAND_SET
             | Self::COMMAND_SETS
-            | Self::NO_COMMAND_SET
             | Self::READY_WITH_MEDIA
     }
 }
@@ -271,7 +268,11 @@ mod tests {
         assert_eq!((register >> 24) & 0xFF, 30, "TO");
         assert_eq!((register >> 32) & 0xF, 0, "DSTRD");
         assert_eq!((register >> 36) & 1, 1, "NSSRS");
-        assert_eq!((register >> 37) & 0xFF, 0b1100_0001, "CSS: NVM, several sets, none");
+        assert_eq!(
+            (register >> 37) & 0xFF,
+            0b0100_0001,
+            "CSS: NVM and several sets; bit 7 would say that there are none"
+        );
         assert_eq!((register >> 48) & 0xFF, 0, "MPSMIN and MPSMAX");
         assert_eq!((register >> 59) & 0b11, 0b01, "CRMS");
     }

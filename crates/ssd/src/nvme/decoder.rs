@@ -159,10 +159,10 @@ const RESERVED_POINTER: u8 = 0xC0;
 ///
 /// # Errors
 /// The status that the command completes with; each has Do Not Retry set:
-/// [`Status::INVALID_FIELD`] for fused commands, reserved values, a namespace that is not active, a key length above
-/// 16, blocks of more bytes than one command may move, protection and directives; [`Status::INVALID_NAMESPACE`] for a
-/// number that no namespace can have; [`Status::INVALID_OPCODE`] for what this queue or the namespace's command set
-/// does not have; [`Status::INVALID_KEY_SIZE`] for an empty key (or a UIO key that is too long);
+/// [`Status::INVALID_FIELD`] for fused commands, reserved values, a namespace that is not active, blocks of more bytes than
+/// one command may move, protection and directives; [`Status::INVALID_NAMESPACE`] for a number that no namespace can have;
+/// [`Status::INVALID_OPCODE`] for what this queue or the namespace's command set does not have;
+/// [`Status::INVALID_KEY_SIZE`] for an empty key or one that is too long;
 /// [`Status::INVALID_VALUE_SIZE`] for a value above the limit; [`Status::LBA_OUT_OF_RANGE`] for blocks that the
 /// namespace does not have; [`Status::COMMAND_SIZE_LIMIT`] for a Copy of too many ranges.
 #[inline]

@@ -23,7 +23,7 @@ fn malformed_entries_are_answered_and_affect_no_other_client() {
         (SubmissionEntry { opcode: 0x7F, ..plain }, Status::INVALID_OPCODE),
         (SubmissionEntry { flags: 0x40, ..plain }, Status::INVALID_FIELD),
         (SubmissionEntry { prp2: U64::new(1), ..plain }, Status::INVALID_FIELD),
-        (SubmissionEntry { cdw11: U32::new(17), ..plain }, Status::INVALID_FIELD),
+        (SubmissionEntry { cdw11: U32::new(17), ..plain }, Status::INVALID_KEY_SIZE),
         (SubmissionEntry { cdw11: U32::new(0), ..plain }, Status::INVALID_KEY_SIZE),
         (retrieve(0, key(b"k"), at(0, 8)), Status::INVALID_NAMESPACE),
         (retrieve(17, key(b"k"), at(0, 8)), Status::INVALID_NAMESPACE),

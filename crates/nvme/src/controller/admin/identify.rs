@@ -47,11 +47,9 @@ impl DeviceController {
         let set = CommandSet::from_number(fields.command_set).ok_or(Status::INVALID_COMMAND_SET);
         match view {
             IdentifyView::Controller => Ok(controller::identify_controller(&self.config, subsystem)),
-            IdentifyView::Namespace => {
-                self.describe(NamespaceScope::Active, nsid, CommandSet::Nvm, subsystem)
-            }
+            IdentifyView::Namespace => self.describe_blocks(NamespaceScope::Active, nsid, subsystem),
             IdentifyView::AllocatedNamespace => {
-                self.describe(NamespaceScope::Allocated, nsid, CommandSet::Nvm, subsystem)
+                self.describe_blocks(NamespaceScope::Allocated, nsid, subsystem)
             }
             IdentifyView::CommandSetNamespace => {
                 self.describe_by_set(NamespaceScope::Active, nsid, set?, subsystem)
@@ -136,7 +134,21 @@ impl DeviceController {
         }
     }
 
-    /// Builds the page of CNS 00h and 11h: block namespaces only.
+    /// Builds the page of CNS 00h and 11h. It is zero for a key space: hosts that know nothing of command sets skip it then,
+    /// and would give up the whole controller for an error.
+    fn describe_blocks(
+        &self,
+        scope: NamespaceScope,
+        nsid: u32,
+        subsystem: &impl NvmSubsystem,
+    ) -> Result<Vec<u8>, Status> {
+        match self.describe(scope, nsid, CommandSet::Nvm, subsystem) {
+            Err(Status::INVALID_COMMAND_SET) => Ok(zeroes()),
+            described => described,
+        }
+    }
+
+    /// Builds the page of a namespace, if it has this command set.
     fn describe(
         &self,
         scope: NamespaceScope,

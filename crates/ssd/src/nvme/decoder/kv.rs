@@ -8,7 +8,7 @@ use crate::limits::{KEY_BYTES_MAX, TRANSFER_BYTES_MAX, VALUE_BYTES_MAX};
 use headwater_dma::iova::{Iova, IovaRange};
 use headwater_nvme::controller::QueueKind;
 use headwater_nvme::spec::command::SubmissionEntry;
-use headwater_nvme::spec::kv::{InlineKey, KV_KEY_BYTES_MAX, LIST_HEADER_BYTES, StoreOptions};
+use headwater_nvme::spec::kv::{InlineKey, LIST_HEADER_BYTES, StoreOptions};
 use headwater_nvme::spec::opcode::IoOpcode;
 use headwater_nvme::spec::status::Status;
 
@@ -95,7 +95,7 @@ fn list_bytes(buffer_bytes: u64) -> Result<u32, Status> {
 
 /// Returns the key, if the options byte has only `allowed` bits.
 fn inline_key(entry: &SubmissionEntry, allowed: StoreOptions) -> Result<InlineKey, Status> {
-    if usize::from(entry.kv_key_bytes()) > KV_KEY_BYTES_MAX || !allowed.contains(entry.kv_options()) {
+    if !allowed.contains(entry.kv_options()) {
         return Err(Status::INVALID_FIELD);
     }
     InlineKey::from_entry(entry).ok_or(Status::INVALID_KEY_SIZE)

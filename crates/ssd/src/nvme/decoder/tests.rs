@@ -111,7 +111,7 @@ fn key_lengths_get_the_status_of_the_specification() {
             decode(&SubmissionEntry { cdw11, ..*entry }, QueueKind::Standard)
         };
         for bytes in 17..=255 {
-            assert_eq!(with(bytes), Err(Status::INVALID_FIELD), "{entry:?}");
+            assert_eq!(with(bytes), Err(Status::INVALID_KEY_SIZE), "{entry:?}");
         }
         for bytes in 1..=16 {
             assert!(with(bytes).is_ok());
