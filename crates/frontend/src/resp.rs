@@ -153,6 +153,7 @@ impl RespFrontEnd {
                 now: Nanos::ZERO,
                 wall: UnixMillis::default(),
                 last_save: UnixMillis::default(),
+                http_warned_at: None,
                 next_client: 1,
             },
             stage: RespStage::Serving,

@@ -26,7 +26,16 @@ use super::session;
 use super::state::RespState;
 use crate::core_device::CoreDevice;
 use bytes::Bytes;
+use headwater_host::clock::Nanos;
 use headwater_ssd::command::{SsdCommand, SubmitError};
+
+/// Time between two log lines about clients that send HTTP.
+const HTTP_WARNING_INTERVAL: Nanos = Nanos::from_millis(60_000);
+
+/// Returns true if a command is a line of an HTTP request that carries commands in its body.
+fn is_http(name: &[u8]) -> bool {
+    name.eq_ignore_ascii_case(b"post") || name.eq_ignore_ascii_case(b"host:")
+}
 
 /// The outcome of dispatching a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,8 +98,27 @@ impl<S: CoreDevice> TurnContext<'_, S> {
         connection.pending = pending;
     }
 
+    /// Closes a connection on which HTTP arrives: a web page could send commands through a browser behind a firewall.
+    fn close_http(&mut self, connection: &mut RespConnection) {
+        self.shared.count_rejected(None);
+        let last = &mut self.shared.http_warned_at;
+        if last.is_none_or(|at| self.shared.now.since(at) >= HTTP_WARNING_INTERVAL) {
+            *last = Some(self.shared.now);
+            tracing::warn!(
+                client = %connection.identity.address,
+                "a client sent an HTTP request (POST or Host:) to the RESP port and was disconnected: a web page may \
+                 try to reach this node through a browser"
+            );
+        }
+        connection.life = ConnectionLife::Closing;
+    }
+
     fn execute(&mut self, connection: &mut RespConnection, request: &RespRequest<'_>) -> RespOutcome {
         let Some(verb) = lookup(request.arg(0)) else {
+            if is_http(request.arg(0)) {
+                self.close_http(connection);
+                return RespOutcome::Taken;
+            }
             self.shared.count_rejected(None);
             let arguments = (1..request.len()).map(|at| request.arg(at));
             let failure = errors::unknown_command(request.arg(0), arguments);

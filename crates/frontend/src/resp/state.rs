@@ -114,6 +114,8 @@ pub(crate) struct RespState {
     pub(crate) now: Nanos,
     pub(crate) wall: UnixMillis,
     pub(crate) last_save: UnixMillis,
+    /// The last log line about a client that sent HTTP.
+    pub(crate) http_warned_at: Option<Nanos>,
     pub(crate) next_client: u64,
 }
 

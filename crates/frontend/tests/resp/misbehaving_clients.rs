@@ -47,6 +47,27 @@ fn a_storm_of_connections_is_capped_and_connected_clients_are_served() {
     assert_eq!(late.call_line("GET k"), RespValue::Bulk(b"before".to_vec()));
 }
 
+/// A page of a browser can send such requests to a port of this machine; what follows them must not be executed.
+#[test]
+fn http_requests_close_the_connection_and_their_bodies_are_not_executed() {
+    let node = TestNode::start(33, 1_000);
+    let mut good = node.connect();
+    assert_eq!(good.call_line("SET k kept"), ok());
+    for request in [
+        "POST / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\nFLUSHALL\r\n",
+        "GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\nFLUSHALL\r\n",
+        "*1\r\n$4\r\npost\r\n*1\r\n$8\r\nFLUSHALL\r\n",
+    ] {
+        let mut page = TcpStream::connect(node.address).unwrap();
+        page.write_all(request.as_bytes()).unwrap();
+        let mut replies = Vec::new();
+        // A reset says that it was closed with commands unread.
+        let _ = page.read_to_end(&mut replies);
+        assert!(!replies.starts_with(b"+"), "{request:?} was answered: {replies:?}");
+        assert_eq!(good.call_line("GET k"), RespValue::Bulk(b"kept".to_vec()), "{request:?}");
+    }
+}
+
 #[test]
 fn a_client_that_reads_no_replies_is_closed_at_its_output_limit() {
     let node = TestNode::start(32, 1_000);
