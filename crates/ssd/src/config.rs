@@ -153,6 +153,8 @@ impl fmt::Display for FailedWrite {
 pub struct DeviceStats {
     /// Keys of each namespace now.
     pub keys: [u64; NAMESPACES],
+    /// Written blocks of each namespace with blocks.
+    pub blocks: [u64; NAMESPACES],
     /// Commands completed.
     pub completed: u64,
     /// Bytes of records that clients wrote, headers included.

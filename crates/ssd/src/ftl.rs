@@ -34,7 +34,7 @@ use crate::command::{NamespaceId, Sequence};
 use crate::config::{DeviceConfig, DeviceStats, FailedOperation, FailedRead, FailedWrite};
 use crate::index::expiry::ExpiryQueue;
 use crate::index::{CompositeIndex, KeyHash, KeyHasher, RecordIndex};
-use crate::limits::SPACES;
+use crate::limits::{NAMESPACES, SPACES};
 use crate::log::blocks::BlockTable;
 use crate::log::flash_log::{FlashCompletion, FlashLog};
 use crate::log::group_commit::GroupCommit;
@@ -46,6 +46,7 @@ use crate::log::record::{RecordAddress, RecordHeader};
 use crate::media::geometry::{FlashGeometry, PAGE_DATA_BYTES, PageAddress};
 use crate::media::{Media, MediaError, MediumVersion};
 use crate::namespace::attachment::NamespaceAttachment;
+use crate::namespace::{Namespace, NamespaceKind};
 use catalog::Catalog;
 use doubt::Doubts;
 use find::PendingPrefetch;
@@ -448,8 +449,12 @@ impl<M: Media> Ftl<M> {
     /// Returns the counters of the FTL; those of the stages above are zero.
     pub(crate) fn stats(&self) -> DeviceStats {
         let mut stats = self.stats;
-        for (keys, state) in stats.keys.iter_mut().zip(self.counts()) {
-            *keys = state.keys;
+        for (number, state) in (1..).map(NamespaceId).zip(self.counts()).take(NAMESPACES) {
+            let slot = self.namespace_table().get(number);
+            let is_blocks =
+                matches!(slot, NamespaceDefinition::Created(Namespace { kind: NamespaceKind::Block(_), .. }));
+            let records = if is_blocks { &mut stats.blocks } else { &mut stats.keys };
+            records[number.index()] = state.keys;
         }
         stats.programmed_bytes = self.flash.log().programmed_pages() * PAGE_DATA_BYTES as u64;
         stats.free_blocks = narrow(self.blocks().free_count());

@@ -6,11 +6,17 @@
 
 use crate::config::ByteSize;
 use rustix::fs::{FlockOperation, flock};
-use std::fs::{File, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{ErrorKind, Read as _, Seek as _, SeekFrom, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 const LOCK_FILE: &str = "lock";
+/// Mode of a data directory and of a file in it: it holds what every client stores.
+const PRIVATE_DIRECTORY: u32 = 0o700;
+const PRIVATE_FILE: u32 = 0o600;
+/// Mode of a missing directory above it, less the umask.
+const PARENT_DIRECTORY: u32 = 0o777;
 const FLASH_FILE: &str = "flash";
 
 /// A locked data directory: exclusive, or shared with other readers.
@@ -80,6 +86,7 @@ impl DataDir {
             .write(true)
             .create(true)
             .truncate(false)
+            .mode(PRIVATE_FILE)
             .open(path.join(LOCK_FILE))
             .map_err(system("open the lock file"))?;
         if let Err(errno) = flock(&lock, FlockOperation::NonBlockingLockExclusive) {
@@ -140,10 +147,10 @@ impl DataDir {
 /// Creates a directory and its missing parents, and makes each of their entries durable: a flash file whose directory a
 /// power cut removes would be lost with everything that was acknowledged.
 fn create_durably(path: &Path) -> std::io::Result<()> {
-    create_synced(path, &|parent| File::open(parent)?.sync_all())
+    create_synced(path, PRIVATE_DIRECTORY, &|parent| File::open(parent)?.sync_all())
 }
 
-fn create_synced(path: &Path, sync: &dyn Fn(&Path) -> std::io::Result<()>) -> std::io::Result<()> {
+fn create_synced(path: &Path, mode: u32, sync: &dyn Fn(&Path) -> std::io::Result<()>) -> std::io::Result<()> {
     if path.is_dir() {
         return Ok(());
     }
@@ -151,8 +158,8 @@ fn create_synced(path: &Path, sync: &dyn Fn(&Path) -> std::io::Result<()>) -> st
         Some(parent) if parent != Path::new("") => parent,
         _ => Path::new("."),
     };
-    create_synced(parent, sync)?;
-    match std::fs::create_dir(path) {
+    create_synced(parent, PARENT_DIRECTORY, sync)?;
+    match DirBuilder::new().mode(mode).create(path) {
         Err(error) if error.kind() != ErrorKind::AlreadyExists || !path.is_dir() => return Err(error),
         _ => {}
     }
@@ -234,15 +241,26 @@ mod tests {
             synced.borrow_mut().push(parent.to_owned());
             Ok(())
         };
-        create_synced(&path, &sync).unwrap();
+        create_synced(&path, PRIVATE_DIRECTORY, &sync).unwrap();
         assert!(path.is_dir());
         assert_eq!(*synced.borrow(), [dir.path().to_owned(), dir.path().join("one")]);
-        create_synced(&path, &sync).unwrap();
+        create_synced(&path, PRIVATE_DIRECTORY, &sync).unwrap();
         assert_eq!(synced.borrow().len(), 2, "an existing directory was synced");
         create_durably(&dir.path().join("three")).unwrap();
         let file = dir.path().join("file");
         std::fs::write(&file, "").unwrap();
         assert!(create_durably(&file).is_err(), "a file is no directory");
+    }
+
+    #[test]
+    fn new_directory_and_its_files_are_private() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("above/data");
+        drop(DataDir::lock_exclusive(&path, MissingDirectory::Create).unwrap());
+        let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(&path), mode(&path.join(LOCK_FILE))), (0o700, 0o600));
+        assert_ne!(mode(path.parent().unwrap()), 0o700, "a directory above it is not the node's");
     }
 
     #[test]

@@ -264,6 +264,17 @@ fn full_medium_reports_it_and_deallocated_space_can_be_written_again() {
     assert_eq!(host.read(disk, u64::from(half), 1).unwrap()[0], kept);
 }
 
+#[test]
+fn written_blocks_are_not_counted_as_keys() {
+    let mut host = NamespaceHost::new(32, DeviceConfig::default());
+    let disk = host.create(blocks(B4096, 100));
+    assert_eq!(host.set(NamespaceId::FIRST, b"one", b"value"), Status::SUCCESS);
+    assert_eq!(host.write(disk, 7, pattern(B4096, 1, 3)), Status::SUCCESS);
+    let stats = host.device.stats();
+    assert_eq!((stats.keys[0], stats.blocks[0]), (1, 0));
+    assert_eq!((stats.keys[disk.index()], stats.blocks[disk.index()]), (0, 3));
+}
+
 /// The memory of a client.
 struct ClientBuffer(ClientSegments);
 

@@ -50,6 +50,12 @@ impl SnapshotCollector {
             .map(|(number, keys): (u32, u64)| (vec![("namespace", number.to_string())], keys))
             .collect();
         gauges(encoder, "keys", "Keys of each namespace", &keys)?;
+        let blocks: Vec<LabelledValue<'_>> = (1..)
+            .zip(device.blocks)
+            .filter(|(_, blocks)| *blocks > 0)
+            .map(|(number, blocks): (u32, u64)| (vec![("namespace", number.to_string())], blocks))
+            .collect();
+        gauges(encoder, "blocks", "Written blocks of each namespace with blocks", &blocks)?;
         counter(encoder, "completed", "Commands that the device completed", device.completed)?;
         counter(encoder, "expired", "Keys that expired", device.expired)?;
         gauge(encoder, "live_bytes", "Bytes of live records", device.live_bytes)?;
@@ -304,6 +310,7 @@ mod tests {
     fn every_counter_is_in_the_text() {
         let mut snapshot = MetricsSnapshot::default();
         snapshot.device.keys[2] = 7;
+        snapshot.device.blocks[1] = 4;
         snapshot.device.client_bytes = 100;
         snapshot.device.programmed_bytes = 150;
         snapshot.front_ends.commands.insert(("get", StatusClass::Failed), 3);
@@ -312,6 +319,7 @@ mod tests {
         let text = encode(snapshot).unwrap();
         for line in [
             "headwater_keys{namespace=\"3\"} 7",
+            "headwater_blocks{namespace=\"2\"} 4",
             "headwater_client_bytes_total 100",
             "headwater_write_amplification 1.5",
             "headwater_commands_total{command=\"get\",status=\"failed\"} 3",

@@ -26,6 +26,7 @@ use headwater_host::uring::FileRing;
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 /// Time to wait for a lock: a child forked by another thread of the last owner holds it until it executes its own
@@ -189,6 +190,8 @@ fn create(directory: &Path, geometry: FlashGeometry, uuid: [u8; 16]) -> Result<(
         .write(true)
         .create(true)
         .truncate(true)
+        // It holds what every client stores.
+        .mode(0o600)
         .open(&unfinished)
         .map_err(system(&unfinished, "create"))?;
     lock_with_wait(&unfinished, || file.try_lock())?;
