@@ -47,7 +47,7 @@ fn a_storm_of_connections_is_capped_and_connected_clients_are_served() {
     assert_eq!(late.call_line("GET k"), RespValue::Bulk(b"before".to_vec()));
 }
 
-/// A page of a browser can send such requests to a port of this machine; what follows them must not be executed.
+/// Sends what a page of a browser can send to a port of this machine.
 #[test]
 fn http_requests_close_the_connection_and_their_bodies_are_not_executed() {
     let node = TestNode::start(33, 1_000);

@@ -289,7 +289,7 @@ fn one_guest_at_a_time_is_served_and_the_next_after_it_disconnects() {
     assert_eq!(queue.run(&mut node, &mut next, flush(1)).0, Status::SUCCESS);
 }
 
-/// A hypervisor that restarts closes its connection and connects again before the node has looked at either.
+/// Repeats what a hypervisor that restarts does: it connects again before the node has seen that it left.
 #[test]
 fn client_that_connects_when_the_guest_has_just_left_is_the_next_guest() {
     let mut node = VfioTestNode::new();
@@ -301,7 +301,6 @@ fn client_that_connects_when_the_guest_has_just_left_is_the_next_guest() {
     }
 }
 
-/// Also if the guest left while a reply to it was due.
 #[test]
 fn client_waits_until_the_last_messages_of_the_guest_before_it_are_served() {
     let mut node = VfioTestNode::new();

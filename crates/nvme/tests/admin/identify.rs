@@ -72,7 +72,7 @@ fn key_space_reports_one_format_with_keys_up_to_16_bytes() {
     assert!(host.identify(0x06, 0, 1).unwrap().iter().all(|&byte| byte == 0));
 }
 
-/// SPDK 23.01 and `nvme format` give up the controller, with its block namespaces, if this is refused.
+/// Reads what SPDK 23.01 and `nvme format` read first: if it is refused they give up the block namespaces too.
 #[test]
 fn key_space_reads_as_zeroes_for_a_host_that_knows_no_command_sets() {
     let mut host = AdminHost::new();
