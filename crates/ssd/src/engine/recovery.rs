@@ -447,8 +447,10 @@ impl Recovery {
         }
         // Where the index is built from the map's blocks, a tombstone is needed until no map lists an older block.
         let listed = self.map.iter().flat_map(|map| &map.blocks);
-        let gone = listed
-            .filter(|(block, entry)| !found.contains_key(&entry.order) && !unproven.contains_key(block));
+        let gone = listed.filter(|(block, entry)| {
+            let is_here = block.index() < self.lives.len();
+            is_here && !found.contains_key(&entry.order) && !unproven.contains_key(block)
+        });
         gone.for_each(|(block, entry)| ftl.note_freed(*block, entry.open_sequence));
         for (tick, page) in window.pages.iter().filter(|(tick, _)| counted.counts(**tick)) {
             let (_, entry) = found.entry(page.order).or_insert_with(|| {
