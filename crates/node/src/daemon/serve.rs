@@ -17,6 +17,7 @@ use crate::daemon::ready_file::{ReadyFile, ReadyFileError};
 use crate::daemon::stop::StopSignal;
 use headwater_dma::pool::{Pool, PoolTicker};
 use headwater_frontend::core_device::CoreWork;
+use headwater_frontend::counters::FrontEndCounters;
 use headwater_frontend::front_end::FrontEnd;
 use headwater_host::calibration::{Calibration, SPIN_VARIABLE, SpinOverride};
 use headwater_host::clock::{Clock, Nanos};
@@ -161,6 +162,8 @@ where
         nvme_tcp: nvme_tcp.map(|address| address.to_string()),
         pid: std::process::id(),
     };
+    // A reader of the ready file may ask for the counters of the opening before the core loop's first turn.
+    board.publish(&device.stats(), FrontEndCounters::default());
     board.set_health(NodeHealth::Serving);
     if let Some(path) = &config.ready_file {
         ready.write(path)?;
