@@ -54,6 +54,7 @@ mod state;
 mod strings;
 mod sweep;
 mod turn;
+mod wrong_passwords;
 
 pub use config::{RespConfig, RespError};
 
@@ -154,6 +155,7 @@ impl RespFrontEnd {
                 wall: UnixMillis::default(),
                 last_save: UnixMillis::default(),
                 http_warned_at: None,
+                wrong_passwords: wrong_passwords::WrongPasswords::default(),
                 next_client: 1,
             },
             stage: RespStage::Serving,

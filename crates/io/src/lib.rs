@@ -59,6 +59,7 @@ pub mod namespace_request;
 pub mod nvme_tcp;
 #[cfg(not(loom))]
 pub mod passthrough;
+pub mod private_file;
 #[cfg(not(loom))]
 pub mod queue;
 #[cfg(not(loom))]

@@ -8,11 +8,13 @@ pub mod attach;
 pub mod durability;
 pub mod file;
 pub mod owned_device;
+pub mod resp_location;
 pub mod size;
 
 pub use attach::AttachLocation;
 pub use durability::DurabilityMode;
 pub use owned_device::OwnedDevice;
+pub use resp_location::RespLocation;
 pub use size::ByteSize;
 
 use headwater_io::attach::admin::AccessGrant;
@@ -47,8 +49,10 @@ pub struct ConfigOverrides {
     pub data: Option<PathBuf>,
     /// NVMe controller that the node owns and shares.
     pub device: Option<OwnedDevice>,
-    /// Address of the RESP front end.
-    pub resp: Option<SocketAddr>,
+    /// Location of the RESP front end.
+    pub resp: Option<RespLocation>,
+    /// File with the password of RESP clients.
+    pub resp_password: Option<PathBuf>,
     /// Address of metrics and health.
     pub metrics: Option<SocketAddr>,
     /// Path of a Unix socket for the RESP front end.
@@ -80,8 +84,10 @@ pub struct NodeConfig {
     pub data: PathBuf,
     /// NVMe controller that the node owns and shares, instead of a flash file.
     pub device: Option<OwnedDevice>,
-    /// Address of the RESP front end; port 0 picks one.
-    pub resp: SocketAddr,
+    /// Address of the RESP front end, if it has one; port 0 picks one.
+    pub resp: Option<SocketAddr>,
+    /// File with the password of RESP clients, which an address beyond loopback needs.
+    pub resp_password: Option<PathBuf>,
     /// Address of metrics and health; port 0 picks one.
     pub metrics: SocketAddr,
     /// Path of a Unix socket for the RESP front end.
@@ -222,7 +228,10 @@ impl NodeConfig {
             grants,
             data,
             device,
-            resp: over.resp.or(from_file.resp).unwrap_or(loopback(RESP_PORT_DEFAULT)),
+            resp: (over.resp.or(from_file.resp))
+                .unwrap_or(RespLocation::At(loopback(RESP_PORT_DEFAULT)))
+                .address(),
+            resp_password: over.resp_password.or(from_file.resp_password),
             metrics: over.metrics.or(from_file.metrics).unwrap_or(loopback(METRICS_PORT_DEFAULT)),
             unix: over.unix.or(from_file.unix),
             vfio_user: over.vfio_user.or(from_file.vfio_user),
@@ -257,6 +266,7 @@ fn setting_without_effect(over: &ConfigOverrides, file: &file::FileConfig) -> Op
     let given = [
         ("attach off", off(over.attach.as_ref().or(file.attach.as_ref()))),
         ("resp", over.resp.or(file.resp).is_some()),
+        ("resp-password", over.resp_password.is_some() || file.resp_password.is_some()),
         ("unix", over.unix.is_some() || file.unix.is_some()),
         ("vfio-user", over.vfio_user.is_some() || file.vfio_user.is_some()),
         ("nvme-tcp", over.nvme_tcp.or(file.nvme_tcp).is_some()),
@@ -311,7 +321,7 @@ mod tests {
         let config = NodeConfig::assemble(Some(file.path()), over).unwrap();
         assert_eq!(config.data, Path::new("from-file"));
         assert_eq!(config.capacity, Some(ByteSize(2 << 30)));
-        assert_eq!(config.resp.port(), RESP_PORT_DEFAULT);
+        assert_eq!(config.resp, Some(loopback(RESP_PORT_DEFAULT)));
         assert_eq!(DurabilityMode(config.durability[0]).to_string(), "interval=5");
         assert_eq!(config.durability[1], Durability::OnFlush, "the table of a namespace overrides a flag");
     }
@@ -361,7 +371,7 @@ mod tests {
             NodeConfig::assemble(None, ConfigOverrides { device: Some(device.clone()), ..over })
         };
         assert_eq!(with(ConfigOverrides::default()).unwrap().device, Some(device.clone()));
-        let resp = Some(loopback(1));
+        let resp = Some(RespLocation::At(loopback(1)));
         let error = with(ConfigOverrides { resp, ..ConfigOverrides::default() }).unwrap_err().to_string();
         assert!(error.starts_with("resp with device vfio:0000:00:04.0"), "{error}");
         let attach = Some(AttachLocation::Off);

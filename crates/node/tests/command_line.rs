@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a failed set-up fails the test")]
 
 use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -50,11 +51,15 @@ fn every_command_has_help_with_exit_code_0() {
 
 #[test]
 fn error_names_an_invalid_argument() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    let data = data.to_str().unwrap();
     refused(&["serve", "--capacity", "8 GiB"], 2, "`8 GiB` is not a size");
     refused(&["serve", "--capacity", "1K"], 2, "capacity 1 KiB is too small");
     refused(&["serve", "--memory", "-1"], 2, "-1");
     refused(&["serve", "--durability", "sometimes"], 2, "`sometimes` is not a durability mode");
     refused(&["serve", "--resp", "localhost"], 2, "--resp");
+    refused(&["serve", "--resp-password", "/nonexistent", "--data", data], 1, "/nonexistent");
     refused(&["kv", "--namespace", "17", "get", "a"], 2, "17");
     refused(&["kv", "put", "", "value"], 2, "1 to 65535 bytes");
     refused(&["bench", "--dist", "zipf:2"], 2, "zipf:2");
@@ -63,6 +68,21 @@ fn error_names_an_invalid_argument() {
     refused(&["bench", "--verify", "--sizes", "4"], 2, "cannot be verified");
     refused(&["bench", "--threads", "4", "--connections", "2"], 2, "each thread needs a connection");
     refused(&["bench", "--rate", "0"], 2, "at least 1 command a second");
+}
+
+#[test]
+fn address_beyond_this_machine_needs_a_password_from_a_private_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    let password = dir.path().join("password");
+    let (data, file) = (data.to_str().unwrap(), password.to_str().unwrap());
+    refused(&["serve", "--data", data, "--resp", "0.0.0.0:0"], 1, "--resp-password");
+    std::fs::write(&password, "\n").unwrap();
+    let with_file = ["serve", "--data", data, "--resp", "0.0.0.0:0", "--resp-password", file];
+    std::fs::set_permissions(&password, std::fs::Permissions::from_mode(0o644)).unwrap();
+    refused(&with_file, 1, "chmod 600");
+    std::fs::set_permissions(&password, std::fs::Permissions::from_mode(0o600)).unwrap();
+    refused(&with_file, 1, "first line is empty");
 }
 
 #[test]

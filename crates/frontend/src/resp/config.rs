@@ -61,6 +61,15 @@ pub enum RespError {
         /// The kernel's error.
         source: std::io::Error,
     },
+    /// Other machines can reach an address, and no password is configured.
+    #[error(
+        "{address}: other machines can reach this address, and clients would need no password: give a file with one \
+         (--resp-password), or listen on 127.0.0.1 or a Unix socket"
+    )]
+    Unprotected {
+        /// The address.
+        address: SocketAddr,
+    },
     /// Neither an address nor a path is configured.
     #[error("the RESP front end has no address to listen on: configure a TCP address or a Unix socket path")]
     NoAddress,

@@ -44,6 +44,8 @@ pub(crate) const CURSOR: ErrorReply = ErrorReply::fixed("ERR invalid cursor");
 pub(crate) const NOAUTH: ErrorReply = ErrorReply::fixed("NOAUTH Authentication required.");
 pub(crate) const WRONGPASS: ErrorReply =
     ErrorReply::fixed("WRONGPASS invalid username-password pair or user is disabled.");
+pub(crate) const TOO_MANY_PASSWORDS: ErrorReply =
+    ErrorReply::fixed("ERR too many wrong passwords from this address; wait 10 seconds");
 pub(crate) const NO_PASSWORD: ErrorReply = ErrorReply::fixed(
     "ERR AUTH <password> called without any password configured for the default user. \
      Are you sure your configuration is correct?",

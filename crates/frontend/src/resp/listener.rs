@@ -33,6 +33,9 @@ pub(crate) struct AcceptedClient {
 pub(crate) fn bind_all(config: &RespConfig) -> Result<Vec<RespListener>, RespError> {
     let mut listeners = Vec::new();
     for &address in &config.listen {
+        if config.password.is_none() && !address.ip().is_loopback() {
+            return Err(RespError::Unprotected { address });
+        }
         let listen = |source| RespError::Listen { address, source };
         let listener = TcpListener::bind(address).map_err(listen)?;
         listener.set_nonblocking(true).map_err(listen)?;

@@ -76,25 +76,39 @@ fn ping(request: &RespRequest<'_>) -> Result<RespReply, ErrorReply> {
     }
 }
 
-fn check_password(user: &[u8], password: &[u8], shared: &RespState) -> Result<(), ErrorReply> {
-    let right = user == b"default"
-        && shared
-            .settings
-            .password
-            .as_ref()
-            .is_none_or(|expected| equal_in_constant_time(expected, password));
-    if right { Ok(()) } else { Err(errors::WRONGPASS) }
+/// Checks the password of a client.
+///
+/// # Errors
+/// It is wrong, or the address sent too many wrong ones.
+fn check_password(
+    user: &[u8],
+    password: &[u8],
+    connection: &RespConnection,
+    shared: &mut RespState,
+) -> Result<(), ErrorReply> {
+    let address = &connection.identity.address;
+    let Some(expected) = &shared.settings.password else {
+        return if user == b"default" { Ok(()) } else { Err(errors::WRONGPASS) };
+    };
+    if !shared.wrong_passwords.may_try(address, shared.now) {
+        return Err(errors::TOO_MANY_PASSWORDS);
+    }
+    if user == b"default" && equal_in_constant_time(expected, password) {
+        return Ok(());
+    }
+    shared.wrong_passwords.count(address, shared.now);
+    Err(errors::WRONGPASS)
 }
 
 fn auth(
     request: &RespRequest<'_>,
     connection: &mut RespConnection,
-    shared: &RespState,
+    shared: &mut RespState,
 ) -> Result<RespReply, ErrorReply> {
     match request.len() {
         2 if shared.settings.password.is_none() => return Err(errors::NO_PASSWORD),
-        2 => check_password(b"default", request.arg(1), shared)?,
-        3 => check_password(request.arg(1), request.arg(2), shared)?,
+        2 => check_password(b"default", request.arg(1), connection, shared)?,
+        3 => check_password(request.arg(1), request.arg(2), connection, shared)?,
         _ => return Err(errors::SYNTAX),
     }
     connection.authenticated = true;
@@ -104,7 +118,7 @@ fn auth(
 fn hello(
     request: &RespRequest<'_>,
     connection: &mut RespConnection,
-    shared: &RespState,
+    shared: &mut RespState,
 ) -> Result<RespReply, ErrorReply> {
     let mut protocol = connection.protocol;
     if request.len() > 1 {
@@ -120,7 +134,7 @@ fn hello(
     while at < request.len() {
         let more = request.len() - at - 1;
         if request.arg_is(at, "auth") && more >= 2 {
-            check_password(request.arg(at + 1), request.arg(at + 2), shared)?;
+            check_password(request.arg(at + 1), request.arg(at + 2), connection, shared)?;
             proved = true;
             at += 3;
         } else if request.arg_is(at, "setname") && more >= 1 {

@@ -17,6 +17,8 @@ use headwater_ssd::engine::Durability;
 pub(crate) struct RespSettings {
     /// Password that AUTH requires.
     pub(crate) password: Option<Vec<u8>>,
+    /// True if other machines can reach a listener: there must be a password.
+    pub(crate) is_exposed: bool,
     /// Maximum number of connected clients.
     pub(crate) clients_max: usize,
     /// Longest argument, in bytes.
@@ -38,6 +40,7 @@ impl RespSettings {
     pub(crate) fn new(config: &RespConfig) -> Self {
         Self {
             password: config.password.clone().map(String::into_bytes),
+            is_exposed: config.listen.iter().any(|address| !address.ip().is_loopback()),
             clients_max: CLIENTS_MAX,
             bulk_bytes_max: BULK_BYTES_MAX,
             timeout_seconds: 0,
@@ -169,6 +172,9 @@ fn check(name: &str, text: &[u8], settings: &RespSettings, slowlog: &SlowLog) ->
         "timeout" => between(0, i32::MAX as usize),
         "slowlog-log-slower-than" => between(-1, usize::MAX),
         "slowlog-max-len" => between(0, SLOWLOG_ENTRIES_MAX),
+        "requirepass" if text.is_empty() && settings.is_exposed => {
+            Err("other machines can reach this node, which serves no client without a password")
+        }
         "requirepass" => Ok(()),
         "bind" | "databases" | "port" | "unixsocket" => Err("can't set immutable config"),
         // The other parameters are fixed; setting one to its current value is accepted.

@@ -9,6 +9,7 @@ use super::locks::{ClientIndex, KeyLocks};
 use super::output_queue::ValueBuffers;
 use super::settings::RespSettings;
 use super::slowlog::SlowLog;
+use super::wrong_passwords::WrongPasswords;
 use headwater_host::clock::{Nanos, UnixMillis};
 use headwater_ssd::command::{FrontEndId, NamespaceId};
 use std::collections::VecDeque;
@@ -116,6 +117,7 @@ pub(crate) struct RespState {
     pub(crate) last_save: UnixMillis,
     /// The last log line about a client that sent HTTP.
     pub(crate) http_warned_at: Option<Nanos>,
+    pub(crate) wrong_passwords: WrongPasswords,
     pub(crate) next_client: u64,
 }
 

@@ -18,6 +18,45 @@ fn bulk(text: &str) -> RespValue {
 }
 
 #[test]
+fn address_that_other_machines_reach_is_served_with_a_password_only() {
+    let everywhere = |password: Option<&str>| {
+        let listen = vec![SocketAddr::from(([0, 0, 0, 0], 0))];
+        RespConfig { listen, password: password.map(str::to_owned), ..RespConfig::default() }
+    };
+    let refused = RespFrontEnd::bind(everywhere(None)).unwrap_err();
+    assert!(refused.to_string().contains("--resp-password"), "{refused}");
+    let node = TestNode::start_with(everywhere(Some("secret")), KvDeviceModel::new(1, 100));
+    let mut wire = RespTestClient::new(TcpStream::connect(("127.0.0.1", node.address.port())).unwrap());
+    assert_eq!(wire.call_line("AUTH secret"), ok());
+    let RespValue::Error(text) = wire.call(&[b"CONFIG", b"SET", b"requirepass", b""]) else {
+        panic!("the password was taken away")
+    };
+    assert!(text.contains("without a password"), "{text}");
+    assert_eq!(wire.call_line("CONFIG SET requirepass another"), ok());
+}
+
+#[test]
+fn client_that_tries_passwords_is_told_to_wait_before_it_finds_one() {
+    let config = RespConfig {
+        listen: vec![SocketAddr::from(([127, 0, 0, 1], 0))],
+        password: Some("secret".to_owned()),
+        ..RespConfig::default()
+    };
+    let node = TestNode::start_with(config, KvDeviceModel::new(1, 100));
+    let mut open = node.connect();
+    assert_eq!(open.call_line("AUTH secret"), ok());
+    for number in 0..10 {
+        let mut guess = node.connect();
+        let RespValue::Error(text) = guess.call_line(&format!("AUTH {number}")) else { panic!("accepted") };
+        assert!(text.starts_with("WRONGPASS"), "{text}");
+    }
+    let mut guess = node.connect();
+    let RespValue::Error(text) = guess.call_line("AUTH secret") else { panic!("the guess was looked at") };
+    assert!(text.contains("wait 10 seconds"), "{text}");
+    assert_eq!(open.call_line("SET k v"), ok(), "a client that has authenticated is served on");
+}
+
+#[test]
 fn commands_require_the_configured_password() {
     let config = RespConfig {
         listen: vec![SocketAddr::from(([127, 0, 0, 1], 0))],

@@ -5,7 +5,9 @@
 
 use super::failure::{CommandFailure, write_line};
 use super::progress::ProgressDisplay;
-use crate::config::{AttachLocation, ByteSize, ConfigOverrides, DurabilityMode, NodeConfig, OwnedDevice};
+use crate::config::{
+    AttachLocation, ByteSize, ConfigOverrides, DurabilityMode, NodeConfig, OwnedDevice, RespLocation,
+};
 use crate::daemon::core_loop::DrainResult;
 use crate::daemon::serve::{NodeConsole, RecoveryProgress, ServingNode, durability_text};
 use crate::daemon::stop::StopSignal;
@@ -41,9 +43,12 @@ pub struct ServeArgs {
     /// NVMe controller bound to vfio-pci that the node shares, as vfio:0000:00:04.0, instead of a flash file
     #[arg(long, value_name = "vfio:ADDR")]
     device: Option<OwnedDevice>,
-    /// Address for Redis clients; port 0 picks one [default: 127.0.0.1:7379]
+    /// Address for Redis clients, or `off`; port 0 picks one [default: 127.0.0.1:7379]
     #[arg(long, value_name = "ADDR")]
-    resp: Option<SocketAddr>,
+    resp: Option<RespLocation>,
+    /// File whose first line is the password of Redis clients; an address beyond loopback needs one
+    #[arg(long, value_name = "FILE")]
+    resp_password: Option<PathBuf>,
     /// Address for metrics and health; port 0 picks one [default: 127.0.0.1:7380]
     #[arg(long, value_name = "ADDR")]
     metrics: Option<SocketAddr>,
@@ -93,6 +98,7 @@ pub fn run(args: ServeArgs) -> Result<(), CommandFailure> {
         data: args.data,
         device: args.device,
         resp: args.resp,
+        resp_password: args.resp_password,
         metrics: args.metrics,
         unix: args.unix,
         attach: args.attach,
@@ -135,8 +141,6 @@ impl NodeConsole for TerminalConsole {
 
     fn serving(&mut self, node: &ServingNode<'_>) {
         self.recovery = None;
-        let unix =
-            node.ready.unix.as_ref().map(|path| format!(" and {}", path.display())).unwrap_or_default();
         let attach = node.ready.attach.as_ref();
         let attach = attach.map(|path| format!("  attach:        {}\n", path.display())).unwrap_or_default();
         let hosts = node.ready.nvme_tcp.as_ref();
@@ -153,14 +157,24 @@ impl NodeConsole for TerminalConsole {
             ));
             return;
         }
-        let resp = node.ready.resp.as_deref().unwrap_or_default();
-        let (host, port) = resp.rsplit_once(':').unwrap_or((resp, ""));
+        let clients: Vec<String> = (node.ready.resp.iter().cloned())
+            .chain(node.ready.unix.iter().map(|path| path.display().to_string()))
+            .collect();
+        let clients = if clients.is_empty() { "off".to_owned() } else { clients.join(" and ") };
+        let try_it = match node.ready.resp.as_deref() {
+            Some(resp) => {
+                let (host, port) = resp.rsplit_once(':').unwrap_or((resp, ""));
+                format!(
+                    "  try:           redis-cli -h {host} -p {port} set greeting hello\n\
+                     \x20                headwater kv --resp {resp} get greeting\n"
+                )
+            }
+            None => String::new(),
+        };
         let _output_may_be_closed = write_line(&format!(
             "headwater serves {} keys from {} ({} of flash, durability {}), ready in {took:.1} s\n\
-             \x20 Redis clients: {resp}{unix}\n{attach}{hosts}\
-             \x20 metrics:       http://{metrics}/metrics  (/healthz, /trace)\n\
-             \x20 try:           redis-cli -h {host} -p {port} set greeting hello\n\
-             \x20                headwater kv --resp {resp} get greeting\n\
+             \x20 Redis clients: {clients}\n{attach}{hosts}\
+             \x20 metrics:       http://{metrics}/metrics  (/healthz, /trace)\n{try_it}\
              \x20 stop:          Ctrl-C",
             node.keys,
             node.config.data.display(),

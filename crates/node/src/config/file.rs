@@ -6,6 +6,7 @@
 use super::attach::{AttachLocation, GrantConfig};
 use super::durability::DurabilityMode;
 use super::owned_device::OwnedDevice;
+use super::resp_location::RespLocation;
 use super::size::ByteSize;
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -25,8 +26,10 @@ pub struct FileConfig {
     pub data: Option<PathBuf>,
     /// NVMe controller that the node owns and shares, as `vfio:0000:00:04.0`.
     pub device: Option<OwnedDevice>,
-    /// Address of the RESP front end.
-    pub resp: Option<SocketAddr>,
+    /// Address of the RESP front end, or `off`.
+    pub resp: Option<RespLocation>,
+    /// File with the password of RESP clients.
+    pub resp_password: Option<PathBuf>,
     /// Address of metrics and health.
     pub metrics: Option<SocketAddr>,
     /// Path of a Unix socket for the RESP front end.

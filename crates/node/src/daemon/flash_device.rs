@@ -20,11 +20,13 @@ use headwater_frontend::vfio_user::VfioUserFrontEnd;
 use headwater_host::clock::Clock;
 use headwater_host::width::{narrow, to_usize};
 use headwater_io::nvme_tcp::key_file;
+use headwater_io::private_file;
 use headwater_ssd::command::FrontEndId;
 use headwater_ssd::engine::administration::identity;
 use headwater_ssd::engine::{DeviceConfig, OpeningLosses, OpeningReads, SsdDevice, StartTime};
 use headwater_ssd::media::file::{FileMedia, FileOptions};
 use headwater_ssd::media::{FlashGeometry, Media as _, PAGES_PER_BLOCK};
+use std::path::Path;
 
 /// The device of a node.
 pub type FileDevice = SsdDevice<FileMedia>;
@@ -172,6 +174,15 @@ pub(super) fn device_config(config: &NodeConfig, pool: &Pool) -> DeviceConfig {
     }
 }
 
+/// Reads the password of RESP clients: the first line of a file.
+fn read_password(path: &Path) -> Result<String, String> {
+    let text = private_file::read(path).map_err(|error| error.to_string())?;
+    match text.lines().next() {
+        Some(password) if !password.is_empty() => Ok(password.to_owned()),
+        _ => Err(format!("{}: its first line is empty; write the password there", path.display())),
+    }
+}
+
 /// Opens the device and its front ends for `serve`. The front ends listen first, so that a taken address is reported
 /// before a long recovery.
 ///
@@ -184,16 +195,20 @@ pub fn open_node(
     progress: &mut dyn FnMut(RecoveryProgress),
 ) -> Result<OpenedNode<FileDevice>, String> {
     let [first, ..] = config.durability;
-    let front_end = RespFrontEnd::bind(RespConfig {
-        listen: vec![config.resp],
+    let password = config.resp_password.as_deref().map(read_password).transpose()?;
+    let resp_config = RespConfig {
+        password,
+        listen: config.resp.into_iter().collect(),
         unix_path: config.unix.clone(),
         durability: first,
         front_end: RESP_FRONT_END,
         seed: fastrand::u64(..),
         ..RespConfig::default()
-    })
-    .map_err(|error| error.to_string())?;
-    let resp = front_end.local_addr().unwrap_or(config.resp);
+    };
+    let is_wanted = config.resp.is_some() || config.unix.is_some();
+    let resp = is_wanted.then(|| RespFrontEnd::bind(resp_config)).transpose();
+    let resp = resp.map_err(|error| error.to_string())?;
+    let resp_address = resp.as_ref().and_then(RespFrontEnd::local_addr);
     let mut front_ends: Vec<Box<dyn FrontEnd<FileDevice>>> = Vec::new();
     if let Some(path) = &config.attach {
         let kept = directory.path().join(GRANTS_FILE);
@@ -203,7 +218,9 @@ pub fn open_node(
         let attach = AttachFrontEnd::bind(path, policy, executor).map_err(|error| error.to_string())?;
         front_ends.push(Box::new(attach));
     }
-    front_ends.push(Box::new(front_end));
+    if let Some(front_end) = resp {
+        front_ends.push(Box::new(front_end));
+    }
     if let Some(path) = &config.vfio_user {
         let front_end =
             VfioUserFrontEnd::bind(path, VFIO_USER_FRONT_END).map_err(|error| error.to_string())?;
@@ -225,7 +242,7 @@ pub fn open_node(
     tracing::info!(ring = ?device.media().ring_kind(), mode = ?device.media().mode(), "flash is open");
     let capacity = flash_bytes(device.media().geometry().blocks);
     let spin = calibrated_spin(clock);
-    Ok(OpenedNode { device, front_ends, resp: Some(resp), nvme_tcp, capacity, spin, pool, ticker })
+    Ok(OpenedNode { device, front_ends, resp: resp_address, nvme_tcp, capacity, spin, pool, ticker })
 }
 
 fn open_media(directory: &DataDir, config: &NodeConfig) -> Result<FileMedia, String> {
