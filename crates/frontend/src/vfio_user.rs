@@ -36,6 +36,11 @@ use std::os::unix::fs::FileTypeExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
+/// Maximum regions of guest memory. The guest's hypervisor learns it from the version reply.
+pub const DMA_MAPS_MAX: usize = 8_192;
+// Each region is a mapping, as is each of the attach front end, and the kernel limits a process to 65,530 mappings: half of
+// them are left for everything else.
+const _: () = assert!(DMA_MAPS_MAX + crate::attach::REGIONS_OF_ALL_MAX <= 32_768);
 /// Maximum messages handled in one poll, so that a client that sends constantly does not delay the device.
 const MESSAGES_MAX: usize = 64;
 /// Minimum time between two polls of the sockets: a poll is a system call, and a busy guest's commands arrive in

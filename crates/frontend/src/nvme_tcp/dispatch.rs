@@ -239,13 +239,15 @@ impl<M: Media> NvmeTcpTurn<'_, M> {
         }
         match self.shared.associations.connect(entry, &data, connection.id, self.shared.now) {
             Err(refusal) => {
-                tracing::info!(status = %refusal.status, parameter = refusal.result, "NVMe/TCP Connect refused");
+                let status = connect_status::text(refusal.status);
+                tracing::info!(status, parameter = refusal.result, "NVMe/TCP Connect refused");
                 let result = u64::from(refusal.result);
                 connection.respond(slot, TargetResponse { result, ..TargetResponse::status(refusal.status) });
             }
             Ok(joined) => {
                 if !self.add_controller(joined.controller, joined.role) {
                     self.shared.associations.remove_connection(joined.controller, connection.id);
+                    tracing::info!("NVMe/TCP Connect refused: the device has no room for another controller");
                     return connection.respond(slot, TargetResponse::status(connect_status::CONTROLLER_BUSY));
                 }
                 connection.role = match joined.role {

@@ -4,11 +4,12 @@
 //! once no command in flight uses the memory. Invariant: the device accesses guest memory only where it is registered
 //! writable, and never accesses a region after the reply to its unmap.
 
+use super::DMA_MAPS_MAX;
 use super::config_space::{ConfigEffect, ConfigSpace};
 use super::layout::{BAR_BYTES, BarLocation, VECTORS};
 use super::message::{self, IrqAction, VfioUserHeader, VfioUserRequest};
 use super::vectors::GuestVectors;
-use headwater_dma::iova::{ClientMemory, Iova, REGIONS_MAX, RegionRevocation};
+use headwater_dma::iova::{ClientMemory, Iova, RegionRevocation};
 use headwater_host::shared_memory::{MapDescriptorError, SharedMemory};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
@@ -173,7 +174,8 @@ impl VfioUserFunction {
     /// Registers guest memory. Memory without a descriptor (ROM) is recorded, but the device cannot access it.
     fn map(&mut self, address: u64, size: u64, offset: u64, from: Option<&OwnedFd>) -> Result<(), Errno> {
         let end = address.checked_add(size).filter(|_| size > 0).ok_or(Errno::INVAL)?;
-        if self.mapped.len() >= REGIONS_MAX {
+        if self.mapped.len() >= DMA_MAPS_MAX {
+            tracing::warn!(address, size, "guest memory cannot be mapped: it has {DMA_MAPS_MAX} regions");
             return Err(Errno::NOSPC);
         }
         let before = self.mapped.range(..end).next_back();

@@ -5,6 +5,7 @@
 //!
 //! The protocol is QEMU's `docs/interop/vfio-user.rst`; `docs/formats/vfio-user.md` describes the supported messages.
 
+use super::DMA_MAPS_MAX;
 use headwater_host::width::narrow;
 use rustix::io::Errno;
 use std::mem::size_of;
@@ -299,7 +300,7 @@ fn fixed_part<T: FromBytes + KnownLayout + Immutable>(rest: &[u8]) -> Result<T, 
 /// above the one it proposed.
 pub(crate) fn version(header: &VfioUserHeader, proposed_minor: u16, out: &mut Vec<u8>) {
     let capabilities = format!(
-        r#"{{"capabilities":{{"max_msg_fds":{DESCRIPTORS_MAX},"max_data_xfer_size":{DATA_BYTES_MAX},"pgsizes":4096}}}}"#
+        r#"{{"capabilities":{{"max_msg_fds":{DESCRIPTORS_MAX},"max_data_xfer_size":{DATA_BYTES_MAX},"max_dma_maps":{DMA_MAPS_MAX},"pgsizes":4096}}}}"#
     );
     let (major, minor) = (U16::new(0), U16::new(proposed_minor.min(1)));
     header.reply(&[major.as_bytes(), minor.as_bytes(), capabilities.as_bytes(), &[0]], out);

@@ -2,6 +2,7 @@
 
 use crate::wire::{dma_map, dma_unmap, info, message, outcome, read, set_irqs, version, write};
 use headwater_dma::iova::{ClientMemory, Iova};
+use headwater_frontend::vfio_user::DMA_MAPS_MAX;
 use headwater_frontend::vfio_user::function::{BarRegisters, ReplyState, VfioUserFunction};
 use headwater_frontend::vfio_user::message::VfioUserHeader;
 use headwater_host::shared_memory::SharedMemory;
@@ -12,6 +13,7 @@ use zerocopy::FromBytes as _;
 const EINVAL: u32 = 22;
 const EPERM: u32 = 1;
 const EEXIST: u32 = 17;
+const ENOSPC: u32 = 28;
 const EOPNOTSUPP: u32 = 95;
 
 #[derive(Debug, PartialEq, Eq)]
@@ -176,6 +178,25 @@ fn sealed_memory_is_mapped_and_unsealed_memory_is_refused() {
     let overlapping = vec![descriptor.try_clone().unwrap()];
     assert_eq!(client.ask_with(&dma_map(3, 0x10_1000, 4_096, 0), overlapping), Err(EEXIST));
     assert_eq!(client.function.memory.regions(), 1);
+}
+
+#[test]
+fn number_of_regions_is_limited_and_the_limit_is_told() {
+    let told = FunctionClient::default().ask(&version()).unwrap();
+    let told = String::from_utf8_lossy(&told);
+    assert!(told.contains(&format!("\"max_dma_maps\":{DMA_MAPS_MAX},")), "{told}");
+    let mut client = FunctionClient::connected();
+    let (_memory, descriptor) = SharedMemory::memfd(4_096).unwrap();
+    let map = |client: &mut FunctionClient, number: usize| {
+        let address = u64::try_from(number).unwrap() * 8_192;
+        client.ask_with(&dma_map(3, address, 4_096, 0), vec![descriptor.try_clone().unwrap()])
+    };
+    for number in 0..DMA_MAPS_MAX {
+        map(&mut client, number).unwrap();
+    }
+    assert_eq!(map(&mut client, DMA_MAPS_MAX), Err(ENOSPC));
+    client.ask(&dma_unmap(2, 0, 0)).unwrap();
+    map(&mut client, DMA_MAPS_MAX).unwrap();
 }
 
 #[test]

@@ -276,6 +276,20 @@ pub mod connect_status {
     pub const INVALID_QUEUE_TYPE: Status = specific(0x83);
     /// This host may not connect.
     pub const INVALID_HOST: Status = specific(0x84);
+
+    /// Returns the text of a status of Connect or Disconnect. Its numbers mean something else for other commands.
+    #[must_use]
+    pub fn text(status: Status) -> String {
+        let text = match (status.code_type, status.code) {
+            (1, 0x80) => "incompatible format",
+            (1, 0x81) => "controller busy",
+            (1, 0x82) => "invalid parameters",
+            (1, 0x83) => "invalid queue type",
+            (1, 0x84) => "invalid host",
+            _ => return status.to_string(),
+        };
+        format!("{text} (type 1, code {:02x}h)", status.code)
+    }
 }
 
 /// The discovery log page's header (figure 265).
@@ -436,6 +450,15 @@ mod tests {
         assert_eq!(parse_name(&[b'x'; NAME_BYTES]), None);
         field[0] = 0xFF;
         assert_eq!(parse_name(&field), None);
+    }
+
+    #[test]
+    fn refused_connect_has_the_text_of_a_connect() {
+        assert_eq!(
+            connect_status::text(connect_status::INVALID_PARAMETERS),
+            "invalid parameters (type 1, code 82h)"
+        );
+        assert_eq!(connect_status::text(Status::INVALID_FIELD), Status::INVALID_FIELD.to_string());
     }
 
     #[test]
