@@ -17,6 +17,16 @@ fn bulk(text: &str) -> RespValue {
     RespValue::Bulk(text.as_bytes().to_vec())
 }
 
+/// Starts a node whose clients need the password `secret`.
+fn node_with_password() -> TestNode {
+    let config = RespConfig {
+        listen: vec![SocketAddr::from(([127, 0, 0, 1], 0))],
+        password: Some("secret".to_owned()),
+        ..RespConfig::default()
+    };
+    TestNode::start_with(config, KvDeviceModel::new(1, 100))
+}
+
 #[test]
 fn address_that_other_machines_reach_is_served_with_a_password_only() {
     let everywhere = |password: Option<&str>| {
@@ -37,12 +47,7 @@ fn address_that_other_machines_reach_is_served_with_a_password_only() {
 
 #[test]
 fn client_that_tries_passwords_is_told_to_wait_before_it_finds_one() {
-    let config = RespConfig {
-        listen: vec![SocketAddr::from(([127, 0, 0, 1], 0))],
-        password: Some("secret".to_owned()),
-        ..RespConfig::default()
-    };
-    let node = TestNode::start_with(config, KvDeviceModel::new(1, 100));
+    let node = node_with_password();
     let mut open = node.connect();
     assert_eq!(open.call_line("AUTH secret"), ok());
     for number in 0..10 {
@@ -58,12 +63,7 @@ fn client_that_tries_passwords_is_told_to_wait_before_it_finds_one() {
 
 #[test]
 fn commands_require_the_configured_password() {
-    let config = RespConfig {
-        listen: vec![SocketAddr::from(([127, 0, 0, 1], 0))],
-        password: Some("secret".to_owned()),
-        ..RespConfig::default()
-    };
-    let node = TestNode::start_with(config, KvDeviceModel::new(1, 100));
+    let node = node_with_password();
     let mut wire = node.connect();
     let error = |text: &str| RespValue::Error(text.to_owned());
     assert_eq!(wire.call_line("GET a"), error("NOAUTH Authentication required."));
