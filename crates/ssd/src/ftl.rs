@@ -366,7 +366,7 @@ impl<M: Media> Ftl<M> {
     /// cannot be read are in the way.
     pub(crate) fn note_stuck(&mut self) -> Status {
         self.stuck_at_erases = Some(self.stats.erases);
-        if self.stats.quarantined > 0 { Status::WRITE_FAULT } else { Status::CAPACITY_EXCEEDED }
+        if !self.collector.quarantined.is_empty() { Status::WRITE_FAULT } else { Status::CAPACITY_EXCEEDED }
     }
 
     /// Checks that the collector can append this many bytes now. It leaves a checkpoint its blocks if that makes more room
@@ -458,6 +458,7 @@ impl<M: Media> Ftl<M> {
         }
         stats.programmed_bytes = self.flash.log().programmed_pages() * PAGE_DATA_BYTES as u64;
         stats.free_blocks = narrow(self.blocks().free_count());
+        stats.quarantined = self.collector.quarantined.len() as u64;
         stats.live_bytes = self.blocks().live_bytes();
         stats.tombstone_bytes = self.blocks().tombstone_bytes();
         stats.index_bytes = self.index().bytes();

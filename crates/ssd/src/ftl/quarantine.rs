@@ -45,18 +45,16 @@ impl<M: Media> Ftl<M> {
     /// Notes that a block is quarantined.
     pub(super) fn note_quarantined(&mut self, block: BlockId) {
         self.collector.quarantined.push(block);
-        self.stats.quarantined = self.collector.quarantined.len() as u64;
     }
 
     /// Lets quarantined blocks be erased of which nothing is needed any more: every record was written again, and no older
     /// block is left for which a tombstone in it would be needed.
     pub(super) fn release_quarantined(&mut self) {
-        let (needless, kept) =
-            self.collector.quarantined.iter().copied().partition(|block| self.is_needless(*block));
+        let quarantined = std::mem::take(&mut self.collector.quarantined);
+        let (needless, kept): (Vec<BlockId>, _) =
+            quarantined.into_iter().partition(|block| self.is_needless(*block));
         self.collector.quarantined = kept;
-        let needless: Vec<BlockId> = needless;
         needless.into_iter().for_each(|block| self.evacuate(block));
-        self.stats.quarantined = self.collector.quarantined.len() as u64;
     }
 
     /// Returns the number of quarantined blocks with live records, which stay until the records are written again.
@@ -68,7 +66,7 @@ impl<M: Media> Ftl<M> {
     /// Returns true if so many quarantined blocks wait for tombstones to become needless that the oldest blocks are
     /// collected first.
     pub(super) fn has_excess_quarantined(&self) -> bool {
-        let waiting = self.stats.quarantined - self.quarantined_with_records();
+        let waiting = self.collector.quarantined.len() as u64 - self.quarantined_with_records();
         waiting > (self.blocks().len() / WAITING_PART) as u64
     }
 }
