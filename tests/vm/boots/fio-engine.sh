@@ -24,10 +24,11 @@ for number in 0 1; do
 done
 promise "one SSD stays with the kernel's driver, the other is bound to vfio-pci" bind_driver $OURS vfio-pci
 
+# A short report, so that a failed promise shows the error before it.
 job() {
   local url=$1
   shift
-  fio --ioengine=external:/usr/local/bin/headwater.so --url="$url" --thread=1 --name=job --verify=crc32c --verify_fatal=1 "$@"
+  fio --minimal --ioengine=external:/usr/local/bin/headwater.so --url="$url" --thread=1 --name=job --verify=crc32c --verify_fatal=1 "$@"
 }
 for url in nvme-ng:/dev/ng${KERNEL}n1 io-uring:/dev/nvme${KERNEL}n1 vfio:$OURS; do
   promise "$url: 4 KiB" job $url --rw=randwrite --bs=4k --size=4m --iodepth=16
