@@ -5,22 +5,28 @@
 
 use crate::call_error::CallError;
 use headwater_host::fork::ProcessGeneration;
+use std::mem::ManuallyDrop;
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError, TryLockError};
 
+/// The lowest bit of the process generation in a number. The bits below count the values of a table.
+const PROCESS_SHIFT: u32 = 48;
+
 /// A slot for a value.
 #[derive(Debug)]
 struct TableSlot<T> {
-    number: usize,
-    value: Option<(T, ProcessGeneration)>,
+    /// The number of the value; 0 if the slot is free. Only a thread with the right number locks the value: a lock that
+    /// another thread tries would make the owner's call fail as busy.
+    number: AtomicUsize,
+    value: Mutex<Option<T>>,
 }
 
 /// A table with slots for `N` values.
 #[derive(Debug)]
 pub(crate) struct HandleTable<T, const N: usize> {
-    slots: [Mutex<TableSlot<T>>; N],
-    generations: AtomicUsize,
+    slots: [TableSlot<T>; N],
+    additions: AtomicUsize,
     /// The name of its values in error messages.
     value_name: &'static str,
 }
@@ -28,30 +34,37 @@ pub(crate) struct HandleTable<T, const N: usize> {
 impl<T, const N: usize> HandleTable<T, N> {
     pub(crate) const fn new(value_name: &'static str) -> Self {
         Self {
-            slots: [const { Mutex::new(TableSlot { number: 0, value: None }) }; N],
-            generations: AtomicUsize::new(0),
+            slots: [const { TableSlot { number: AtomicUsize::new(0), value: Mutex::new(None) } }; N],
+            additions: AtomicUsize::new(0),
             value_name,
         }
     }
 
     /// Stores a value and returns its number, as a pointer without provenance.
     pub(crate) fn add<H>(&self, value: T) -> Result<*mut H, CallError> {
-        let generation = self.generations.fetch_add(1, Ordering::Relaxed) + 1;
-        for (index, place) in self.slots.iter().enumerate() {
-            // A locked slot is in use.
-            let Ok(mut place) = place.try_lock() else {
+        let first = self.additions.fetch_add(1, Ordering::Relaxed) + 1;
+        for (index, slot) in self.slots.iter().enumerate() {
+            let held = slot.number.load(Ordering::Acquire);
+            if held != 0 && is_of_this_process(held) {
                 continue;
+            }
+            let number = process_bits() | ((first * N + index) & !(usize::MAX << PROCESS_SHIFT));
+            if slot.number.compare_exchange(held, number, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+                continue;
+            }
+            // A value is locked here while its removal ends, or for ever if another thread of the parent process used it
+            // at the fork.
+            let mut place = match slot.value.try_lock() {
+                Ok(place) => place,
+                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+                Err(TryLockError::WouldBlock) => {
+                    slot.number.store(held, Ordering::Release);
+                    continue;
+                }
             };
-            if place.value.as_ref().is_some_and(|(_, born)| born.is_current()) {
-                continue;
-            }
-            if let Some((inherited, _)) = place.value.take() {
-                // A child process must not drop a value of its parent.
-                let _never_dropped = std::mem::ManuallyDrop::new(inherited);
-            }
-            place.number = generation * N + index;
-            place.value = Some((value, ProcessGeneration::current()));
-            return Ok(ptr::without_provenance_mut(place.number));
+            // A child process must not drop a value of its parent.
+            let _never_dropped = ManuallyDrop::new(place.replace(value));
+            return Ok(ptr::without_provenance_mut(number));
         }
         Err(CallError::TooMany { what: self.value_name, most: N })
     }
@@ -63,13 +76,14 @@ impl<T, const N: usize> HandleTable<T, N> {
         number: *const H,
         work: impl FnOnce(&mut T) -> Result<R, CallError>,
     ) -> Result<R, CallError> {
-        let mut place = match self.slots[number.addr() % N].try_lock() {
+        let slot = self.slot_of(number)?;
+        let mut place = match slot.value.try_lock() {
             Ok(place) => place,
             // A thread that panicked inside left the value as it was at the panic.
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return Err(CallError::Busy(self.value_name)),
         };
-        work(self.checked_value(&mut place, number)?)
+        work(self.locked_value(slot, &mut place, number)?)
     }
 
     /// Runs `work` as [`with`](Self::with), but waits while another thread uses the value.
@@ -78,37 +92,58 @@ impl<T, const N: usize> HandleTable<T, N> {
         number: *const H,
         work: impl FnOnce(&mut T) -> Result<R, CallError>,
     ) -> Result<R, CallError> {
-        let mut place = self.slots[number.addr() % N].lock().unwrap_or_else(PoisonError::into_inner);
-        work(self.checked_value(&mut place, number)?)
+        let slot = self.slot_of(number)?;
+        let mut place = slot.value.lock().unwrap_or_else(PoisonError::into_inner);
+        work(self.locked_value(slot, &mut place, number)?)
     }
 
     /// Removes a value; its number finds nothing from now on.
     pub(crate) fn remove<H>(&self, number: *const H) -> Result<T, CallError> {
-        let mut place = self.slots[number.addr() % N].lock().unwrap_or_else(PoisonError::into_inner);
-        self.checked_value(&mut place, number)?;
-        place.value.take().map(|(value, _)| value).ok_or(CallError::NotOpen(self.value_name))
+        let slot = self.slot_of(number)?;
+        let mut place = slot.value.lock().unwrap_or_else(PoisonError::into_inner);
+        self.locked_value(slot, &mut place, number)?;
+        let value = place.take();
+        slot.number.store(0, Ordering::Release);
+        value.ok_or(CallError::NotOpen(self.value_name))
     }
 
+    /// Returns the slot that has a number, without locking it.
     #[inline]
-    fn checked_value<'a, H>(
-        &self,
-        place: &'a mut TableSlot<T>,
-        number: *const H,
-    ) -> Result<&'a mut T, CallError> {
+    fn slot_of<H>(&self, number: *const H) -> Result<&TableSlot<T>, CallError> {
         if number.is_null() {
             return Err(CallError::Null(self.value_name));
         }
-        match &mut place.value {
-            Some((value, born)) if place.number == number.addr() => {
-                if born.is_current() {
-                    Ok(value)
-                } else {
-                    Err(CallError::Inherited(self.value_name))
-                }
-            }
-            _ => Err(CallError::NotOpen(self.value_name)),
+        let counted = number.addr() & !(usize::MAX << PROCESS_SHIFT);
+        let slot = &self.slots[counted % N];
+        if slot.number.load(Ordering::Acquire) != number.addr() {
+            return Err(CallError::NotOpen(self.value_name));
         }
+        if is_of_this_process(number.addr()) { Ok(slot) } else { Err(CallError::Inherited(self.value_name)) }
     }
+
+    /// Returns the value of a locked slot, unless it was removed before the lock was taken.
+    #[inline]
+    fn locked_value<'a, H>(
+        &self,
+        slot: &TableSlot<T>,
+        place: &'a mut Option<T>,
+        number: *const H,
+    ) -> Result<&'a mut T, CallError> {
+        let is_same = slot.number.load(Ordering::Relaxed) == number.addr();
+        place.as_mut().filter(|_| is_same).ok_or(CallError::NotOpen(self.value_name))
+    }
+}
+
+/// Returns the generation of this process, at its place in a number.
+#[inline]
+fn process_bits() -> usize {
+    ProcessGeneration::current().forks() << PROCESS_SHIFT
+}
+
+/// Returns true if a number was issued by this process, and not by one that it was forked from.
+#[inline]
+fn is_of_this_process(number: usize) -> bool {
+    number >> PROCESS_SHIFT == process_bits() >> PROCESS_SHIFT
 }
 
 #[cfg(test)]
@@ -135,6 +170,37 @@ mod tests {
         for (at, number) in numbers.into_iter().enumerate() {
             assert_eq!(TABLE.remove(number).unwrap(), at.to_string());
         }
+    }
+
+    #[test]
+    fn additions_and_stale_numbers_never_make_a_value_busy() {
+        static TABLE: HandleTable<u64, 8> = HandleTable::new("thing");
+        let number = TABLE.add::<u8>(0).unwrap().addr();
+        let done = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    let other: Number = TABLE.add(7).unwrap();
+                    assert_eq!(TABLE.remove(other).unwrap(), 7);
+                    // The slot of the value that stays, with an old number.
+                    let stale = ptr::without_provenance::<u8>(number + 8);
+                    assert!(matches!(
+                        TABLE.with_waiting(stale, |_| Ok(())),
+                        Err(CallError::NotOpen("thing"))
+                    ));
+                }
+            });
+            let uses = (0..200_000_u64).map(|_| {
+                TABLE.with(ptr::without_provenance::<u8>(number), |value| {
+                    *value += 1;
+                    Ok(())
+                })
+            });
+            let failed = uses.filter(Result::is_err).count();
+            done.store(true, Ordering::Relaxed);
+            assert_eq!(failed, 0, "the only user of a value was told that it is busy");
+        });
+        assert_eq!(TABLE.remove::<u8>(ptr::without_provenance(number)).unwrap(), 200_000);
     }
 
     #[test]

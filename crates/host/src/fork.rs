@@ -5,14 +5,14 @@
 //! load.
 
 use std::sync::Once;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Forks between this process and the first process that called [`ProcessGeneration::current`].
-static FORK_COUNT: AtomicU64 = AtomicU64::new(0);
+static FORK_COUNT: AtomicUsize = AtomicUsize::new(0);
 
 /// The identity of a process among its ancestors and descendants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ProcessGeneration(u64);
+pub struct ProcessGeneration(usize);
 
 impl ProcessGeneration {
     /// Returns the generation of this process.
@@ -33,6 +33,13 @@ impl ProcessGeneration {
     #[inline]
     pub fn is_current(self) -> bool {
         FORK_COUNT.load(Ordering::Relaxed) == self.0
+    }
+
+    /// Returns the number of forks between this process and the first one that took a generation.
+    #[must_use]
+    #[inline]
+    pub fn forks(self) -> usize {
+        self.0
     }
 }
 
