@@ -15,6 +15,7 @@ mod operation;
 pub(crate) mod progress;
 mod recovery;
 mod schedule;
+pub mod snapshot;
 mod throttle;
 pub mod trace;
 pub mod upgrade;

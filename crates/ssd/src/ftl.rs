@@ -21,6 +21,7 @@ mod quarantine;
 pub(crate) mod recovering;
 mod removal_marks;
 pub(crate) mod sanitize_mark;
+pub(crate) mod snapshot;
 mod space_reserve;
 mod version_1_blocks;
 mod victim_pages;
@@ -58,6 +59,7 @@ use headwater_nvme::spec::status::Status;
 use namespace_state::NamespaceState;
 use namespace_table::{NamespaceDefinition, NamespaceTable};
 use removal_marks::RemovalMarks;
+use snapshot::SnapshotState;
 use space_reserve::SpaceReserve;
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -98,6 +100,7 @@ pub(crate) struct Ftl<M> {
     collector: GarbageCollector,
     space: SpaceReserve,
     removals: RemovalMarks,
+    snapshot: SnapshotState,
     stats: DeviceStats,
     /// The number of erases when a write found no room that could be freed: until the next erase nothing changed.
     stuck_at_erases: Option<u64>,
@@ -129,6 +132,7 @@ impl<M: Media> Ftl<M> {
             collector: GarbageCollector::new(config.victim),
             space: SpaceReserve::default(),
             removals: RemovalMarks::default(),
+            snapshot: SnapshotState::default(),
             stats: DeviceStats::default(),
             stuck_at_erases: None,
             failed_pages: BTreeSet::new(),

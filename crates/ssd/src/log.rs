@@ -382,6 +382,12 @@ impl RecordLog {
         self.programs.next()
     }
 
+    /// Returns the open block with the number of its filled pages.
+    #[must_use]
+    pub fn open_pages(&self) -> Option<(BlockId, u8)> {
+        self.open.as_ref().map(|open| (open.block, u8::try_from(open.page).unwrap_or(u8::MAX)))
+    }
+
     /// Closes the open block, full or not.
     pub fn finish_block(&mut self, dram: &mut PageCache, blocks: &mut BlockTable) {
         if self.open.as_ref().is_some_and(|open| open.offset > 0) {

@@ -16,6 +16,7 @@ use headwater_ssd::command::{
     FrontEndId, NamespaceId, RecordExpiry, SsdCommand, SsdCompletion, WriteCondition,
 };
 use headwater_ssd::engine::administration::{AdminTicket, identity};
+use headwater_ssd::engine::snapshot::{SnapshotLoss, SnapshotStatus};
 use headwater_ssd::engine::{DeviceConfig, SsdDevice, StartTime};
 use headwater_ssd::media::memory::MemoryMedia;
 use headwater_ssd::media::{BlockId, FlashGeometry, Media, PageAddress};
@@ -339,6 +340,20 @@ fn sanitize_leaves_no_byte_of_any_namespace_on_the_medium() {
     assert_eq!(host.device.keys(NamespaceId::FIRST), 0);
     assert!(!host.medium_holds(secret));
     host.set(NamespaceId::FIRST, b"key", b"value");
+}
+
+#[test]
+fn sanitize_ends_a_snapshot_that_would_keep_what_it_erases() {
+    let mut host = SubsystemHost::new();
+    host.set(NamespaceId::FIRST, b"key", b"never to be read again");
+    host.device.request_snapshot(Vec::new()).unwrap();
+    while !matches!(host.device.snapshot(), SnapshotStatus::Held(_)) {
+        host.device.poll(Nanos::ZERO, WALL);
+    }
+    assert_eq!(host.admin(AdminOpcode::Sanitize, 0, [2, 0], &[]), AdminCompletion::SUCCESS);
+    assert_eq!(host.run_sanitize(), SanitizeState::Completed);
+    assert_eq!(host.device.snapshot(), SnapshotStatus::Lost(SnapshotLoss::Sanitized));
+    assert!(!host.medium_holds(b"never to be read again"));
 }
 
 impl SubsystemHost {

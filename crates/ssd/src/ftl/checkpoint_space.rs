@@ -82,9 +82,11 @@ impl<M: Media> Ftl<M> {
         self.flash.blocks_mut().close(block, pages);
     }
 
-    /// Discards a block of an older checkpoint, after a durable record names a newer one.
+    /// Discards a block of an older checkpoint, after a durable record names a newer one; later if a snapshot keeps it.
     pub(crate) fn discard_checkpoint_block(&mut self, block: BlockId) {
-        self.flash.blocks_mut().discard(block);
+        if !self.keep_checkpoint_block(block) {
+            self.flash.blocks_mut().discard(block);
+        }
     }
 
     /// Returns the order of the block and the last tick in front of the window of a checkpoint that begins now.

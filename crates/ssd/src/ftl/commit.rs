@@ -95,6 +95,7 @@ impl<M: Media> Ftl<M> {
         let barrier = self.flash.seal();
         self.idle_record_due = None;
         let (end, claims) = self.flash.write_commit_records(CommitKind::Commit);
+        self.seal_snapshot();
         let checkpoint = self.flash.records().root().number;
         self.commit.begin(CommitTarget { end, barrier, claims, checkpoint });
         self.flash.submit_programs(now);
@@ -118,6 +119,7 @@ impl<M: Media> Ftl<M> {
         }
         self.commit.finish(target);
         self.flash.set_durable(target.end);
+        self.hold_snapshot(target.end);
         let is_due = target.claims < target.end && !mutant(Mutant::IdleRecordSkipped);
         self.idle_record_due = is_due.then(|| now.after(IDLE_RECORD_DELAY));
     }

@@ -2,7 +2,7 @@
 //!
 //! Input: the collector's evacuated blocks, the dirty blocks, and the space that is reserved. Output: erases for the
 //! medium. Invariant: no block is erased before the records moved out of it are durable, nor while it lies in the window
-//! of the checkpoint that counts.
+//! of the checkpoint that counts or in a snapshot.
 
 use super::Ftl;
 use crate::media::Media;
@@ -18,7 +18,8 @@ impl<M: Media> Ftl<M> {
         }
         let barrier =
             if mutant(Mutant::ErasedBeforeMoved) { u64::MAX } else { self.commit.durable_barrier() };
-        while let Some(block) = self.collector.next_erase(barrier, self.reusable_below()) {
+        let below = self.reusable_below();
+        while let Some(block) = self.collector.next_erase(barrier, below, &self.snapshot) {
             if !self.flash.submit_erase(block, now) {
                 self.collector.put_back_evacuated(block, barrier);
                 break;
@@ -40,7 +41,7 @@ impl<M: Media> Ftl<M> {
             }
             moved = true;
         }
-        moved
+        moved | self.lose_snapshot_for_space(barrier)
     }
 
     /// Returns the order below which blocks lie in front of the window of the checkpoint that counts.

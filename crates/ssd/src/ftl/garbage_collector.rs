@@ -7,6 +7,7 @@
 //! no block is left that was opened before it was written.
 
 use super::prefetch::PREFETCH_PAGES;
+use super::snapshot::SnapshotState;
 use super::victim_pages::VictimPages;
 use super::{Ftl, RecordPieces, StallReason};
 use crate::config::VictimPolicy;
@@ -68,6 +69,13 @@ struct EvacuatedBlock {
     barrier: u64,
 }
 
+impl EvacuatedBlock {
+    /// Returns true if its moved records are durable and it lies in front of the window.
+    fn is_due(&self, durable_barrier: u64, reusable_below: u64) -> bool {
+        self.barrier <= durable_barrier && self.order < reusable_below
+    }
+}
+
 /// The collector's state.
 #[derive(Debug)]
 pub(super) struct GarbageCollector {
@@ -107,12 +115,30 @@ impl GarbageCollector {
         self.round.client_bytes += bytes.max(PAGE_DATA_BYTES) as u64;
     }
 
-    /// Takes an evacuated block whose moved records are durable and that lies in front of the window.
-    pub(super) fn next_erase(&mut self, durable_barrier: u64, reusable_below: u64) -> Option<BlockId> {
-        let is_due =
-            |block: &EvacuatedBlock| block.barrier <= durable_barrier && block.order < reusable_below;
-        let at = self.evacuated.iter().position(is_due)?;
+    /// Takes an evacuated block whose moved records are durable, that lies in front of the window, and that the snapshot
+    /// does not keep.
+    pub(super) fn next_erase(
+        &mut self,
+        durable_barrier: u64,
+        reusable_below: u64,
+        snapshot: &SnapshotState,
+    ) -> Option<BlockId> {
+        let at = self.evacuated.iter().position(|block| {
+            block.is_due(durable_barrier, reusable_below) && !snapshot.keeps(block.block, block.order)
+        })?;
         self.evacuated.remove(at).map(|block| block.block)
+    }
+
+    /// Returns true if only the snapshot keeps an evacuated block from being erased.
+    pub(super) fn is_kept_from_erase(
+        &self,
+        durable_barrier: u64,
+        reusable_below: u64,
+        snapshot: &SnapshotState,
+    ) -> bool {
+        self.evacuated.iter().any(|block| {
+            block.is_due(durable_barrier, reusable_below) && snapshot.keeps(block.block, block.order)
+        })
     }
 
     /// Returns a block whose erase the medium did not accept.
@@ -155,7 +181,10 @@ impl<M: Media> Ftl<M> {
     /// Returns the blocks that are free or will be free when collections and erases under way are done.
     fn expected_free_blocks(&self) -> usize {
         let evacuated = &self.collector.evacuated;
-        let reusable = evacuated.iter().filter(|block| block.order < self.reusable_below()).count();
+        let is_reusable = |block: &&EvacuatedBlock| {
+            block.order < self.reusable_below() && !self.snapshot.keeps(block.block, block.order)
+        };
+        let reusable = evacuated.iter().filter(is_reusable).count();
         self.blocks().free_count() + self.blocks().erasing_count() + reusable
     }
 

@@ -5,6 +5,7 @@
 //! moved.
 
 use super::Ftl;
+use super::snapshot::SnapshotLoss;
 use crate::command::Sequence;
 use crate::log::blocks::{BlockEntry, BlockState};
 use crate::media::Media;
@@ -30,6 +31,8 @@ impl<M: Media> Ftl<M> {
 
     /// Starts collection and erase of the old blocks. Returns the number left.
     pub(crate) fn purge(&mut self, up_to: Sequence) -> Result<usize, BlockQuarantined> {
+        // What is sanitized must not stay for a backup.
+        self.lose_snapshot(SnapshotLoss::Sanitized);
         if self.blocks().watermark() > up_to {
             return Ok(0);
         }

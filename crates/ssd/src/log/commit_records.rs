@@ -102,6 +102,11 @@ impl CommitRecords {
         self.waiting.push_back((cell, frame));
     }
 
+    /// Returns the first bytes of the queued records, with their cells.
+    pub(crate) fn queued(&self, bytes: usize) -> Vec<(CellNumber, Box<[u8]>)> {
+        self.waiting.iter().map(|(cell, frame)| (*cell, frame[..bytes].into())).collect()
+    }
+
     /// Submits queued records while the medium accepts them. Returns true if any was submitted.
     pub(crate) fn submit<M: Media>(&mut self, media: &mut M, now: Nanos) -> bool {
         let mut moved = false;

@@ -13,6 +13,7 @@ mod backing;
 mod batches;
 mod cells;
 mod error;
+pub mod image;
 mod layout;
 mod space_wait;
 mod startup;
