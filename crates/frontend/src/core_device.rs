@@ -64,6 +64,10 @@ pub trait CoreDevice: CoreWork {
         command: SsdCommand,
     ) -> Result<(), SubmitError>;
 
+    /// Returns an upper bound of the length of a key's value, in bytes; 0 if there is no such key. Commands that were
+    /// submitted and not executed do not count.
+    fn value_bytes(&self, namespace: NamespaceId, key: &[u8]) -> usize;
+
     /// Takes the next completion that may be returned to the front end.
     fn next_completion(&mut self, front_end: FrontEndId) -> Option<SsdCompletion>;
 }
@@ -88,6 +92,11 @@ impl<M: Media> CoreDevice for SsdDevice<M> {
             return Err(SubmitError::Refused(Status::INVALID_NAMESPACE));
         }
         Self::submit(self, front_end, namespace, token, command)
+    }
+
+    #[inline]
+    fn value_bytes(&self, namespace: NamespaceId, key: &[u8]) -> usize {
+        self.record_bytes(namespace, key)
     }
 
     #[inline]

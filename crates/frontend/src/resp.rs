@@ -30,6 +30,7 @@ mod help;
 mod increment;
 mod info;
 mod inline;
+mod large_writes;
 mod lcs;
 mod lcs_operation;
 pub mod limits;
@@ -44,16 +45,21 @@ pub mod parser;
 mod plan;
 mod relocate;
 mod reply;
+mod reply_budget;
 mod reply_form;
+mod reply_gate;
+mod reply_limits;
 mod request;
 mod server;
 mod session;
 mod settings;
 mod slowlog;
+mod stalled;
 mod state;
 mod strings;
 mod sweep;
 mod turn;
+mod turn_share;
 mod wrong_passwords;
 
 pub use config::{RespConfig, RespError};
@@ -97,6 +103,8 @@ pub struct RespFrontEnd {
     last_epoll: Nanos,
     /// Time of the last search for idle clients.
     last_sweep: Nanos,
+    /// Time of the last search for clients that receive nothing.
+    last_stall_search: Nanos,
     started: bool,
 }
 
@@ -142,11 +150,17 @@ impl RespFrontEnd {
                 locks: locks::KeyLocks::default(),
                 value_buffers: output_queue::ValueBuffers::default(),
                 client_memory: client_memory::ClientMemory::new(config.client_memory_max),
+                reply_budget: reply_budget::ReplyBudget::new(
+                    config.reply_memory_max.min(config.client_memory_max / 2),
+                ),
+                large_writes: large_writes::LargeWrites::default(),
+                turn: 0,
                 in_flight: 0,
                 dirty: std::collections::VecDeque::new(),
                 flush: Vec::new(),
                 busy: std::collections::VecDeque::new(),
                 busy_operations: std::collections::VecDeque::new(),
+                long_operations: std::collections::VecDeque::new(),
                 sleepers: Vec::new(),
                 random: fastrand::Rng::with_seed(config.seed),
                 started: Nanos::ZERO,
@@ -154,6 +168,7 @@ impl RespFrontEnd {
                 now: Nanos::ZERO,
                 wall: UnixMillis::default(),
                 last_save: UnixMillis::default(),
+                stall_warned_at: None,
                 http_warned_at: None,
                 wrong_passwords: wrong_passwords::WrongPasswords::default(),
                 next_client: 1,
@@ -164,6 +179,7 @@ impl RespFrontEnd {
             unread: Vec::new(),
             last_epoll: Nanos::ZERO,
             last_sweep: Nanos::ZERO,
+            last_stall_search: Nanos::ZERO,
             started: false,
         })
     }
@@ -194,7 +210,9 @@ impl RespFrontEnd {
             .then(|| self.last_sweep.after(turn::IDLE_SWEEP_INTERVAL));
         let watched = self.listeners.iter().zip(&self.accept_pauses);
         let accept = watched.filter_map(|(_, pause)| pause.deadline()).min();
-        sleeper.into_iter().chain(sweep).chain(accept).min()
+        let stalled = (self.shared.reply_budget.waiting() > 0)
+            .then(|| self.last_stall_search.after(turn::STALL_SEARCH_INTERVAL));
+        sleeper.into_iter().chain(sweep).chain(accept).chain(stalled).min()
     }
 
     /// Stops accepting clients; each client is closed when its accepted commands are answered.
@@ -220,6 +238,7 @@ impl RespFrontEnd {
     pub fn poll<S: CoreDevice>(&mut self, store: &mut S, now: Nanos, wall: UnixMillis) -> bool {
         self.shared.now = now;
         self.shared.wall = wall;
+        self.shared.turn += 1;
         if !self.started {
             self.started = true;
             self.shared.started = now;
@@ -230,13 +249,16 @@ impl RespFrontEnd {
         let mut moved = self.take_completions(store);
         moved |= self.retry_busy(store);
         moved |= self.wake_sleepers(store);
+        moved |= self.run_long_operation(store);
         moved |= self.handle_events(store);
         moved |= self.resume_reading(store);
         moved |= self.run_dirty(store);
         moved |= self.poll_device(store, now, wall);
         self.sweep_idle(store);
+        self.close_stalled(store);
         self.flush_all();
-        moved || !self.unread.is_empty() || !self.shared.dirty.is_empty()
+        let rest = !self.unread.is_empty() || !self.shared.long_operations.is_empty();
+        moved || rest || !self.shared.dirty.is_empty()
     }
 
     fn poll_epoll(&mut self) {

@@ -11,6 +11,7 @@ use super::output_queue::decimal_signed;
 use super::reply::RespReply;
 use bytes::Bytes;
 use headwater_host::clock::UnixMillis;
+use headwater_host::width::to_usize;
 use headwater_ssd::command::{RecordExpiry, WriteCondition};
 use headwater_ssd::limits::VALUE_BYTES_MAX;
 
@@ -82,6 +83,18 @@ pub(crate) enum KeyChange {
 }
 
 impl KeyChange {
+    /// Returns the bytes by which the value may grow.
+    pub(crate) fn growth(&self) -> usize {
+        match self {
+            Self::Append(value) => value.len(),
+            Self::SetRange { offset, value } if !value.is_empty() => {
+                offset.saturating_add(value.len()).min(VALUE_BYTES_MAX)
+            }
+            Self::SetBit { offset, .. } => to_usize(offset / 8).min(VALUE_BYTES_MAX),
+            _ => 0,
+        }
+    }
+
     /// Computes the write and the reply from the old value.
     ///
     /// # Errors

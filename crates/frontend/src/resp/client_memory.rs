@@ -29,6 +29,11 @@ impl ClientMemory {
         *before = now;
     }
 
+    /// Returns the bytes that all clients hold.
+    pub(crate) fn held(&self) -> usize {
+        self.held
+    }
+
     /// Returns true if a client that holds `own` bytes may hold this many more.
     #[inline]
     pub(crate) fn admits(&self, own: usize, more: usize) -> bool {

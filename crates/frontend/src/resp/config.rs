@@ -2,7 +2,7 @@
 //!
 //! Input: choices of the caller that starts the front end. Output: the same; an error names the address that failed.
 
-use super::limits::CLIENT_MEMORY_BYTES_MAX;
+use super::limits::{CLIENT_MEMORY_BYTES_MAX, REPLY_MEMORY_BYTES_MAX};
 use headwater_ssd::command::FrontEndId;
 use headwater_ssd::engine::Durability;
 use std::net::SocketAddr;
@@ -25,6 +25,9 @@ pub struct RespConfig {
     pub seed: u64,
     /// Bytes that all clients together may make the front end hold.
     pub client_memory_max: usize,
+    /// Bytes of replies that all clients together may leave unread, without 64 KiB for each; at most half of
+    /// [`client_memory_max`](Self::client_memory_max). Commands of clients that need more wait.
+    pub reply_memory_max: usize,
 }
 
 impl Default for RespConfig {
@@ -37,6 +40,7 @@ impl Default for RespConfig {
             front_end: FrontEndId(1),
             seed: 0,
             client_memory_max: CLIENT_MEMORY_BYTES_MAX,
+            reply_memory_max: REPLY_MEMORY_BYTES_MAX,
         }
     }
 }

@@ -12,8 +12,10 @@ use super::operation::RespOperation;
 use super::output_queue::OutputQueue;
 use super::parser::{CommandBatch, ProtocolError, RespParser};
 use super::reply::{RespReply, RespVersion};
+use super::reply_budget::ReplyAccount;
 use super::reply_form::ReplyForm;
 use super::state::RespState;
+use super::turn_share::TurnShare;
 use bytes::{Bytes, BytesMut};
 use headwater_host::clock::Nanos;
 use headwater_host::width::{narrow, to_usize};
@@ -43,6 +45,8 @@ pub(crate) struct PipelineSlot {
     pub(crate) started: Nanos,
     /// Bytes of its arguments and values.
     held: usize,
+    /// Bytes that its reply takes, or may take once it is known.
+    pub(crate) reply: usize,
 }
 
 /// The mode that CLIENT REPLY sets.
@@ -97,6 +101,8 @@ pub(crate) struct WorkListFlags {
     pub(crate) dirty: bool,
     /// True if the connection is queued to be flushed.
     pub(crate) flushing: bool,
+    /// True if the connection is queued to go on in the next turn.
+    pub(crate) unread: bool,
 }
 
 /// The locked key that a connection's next command waits for.
@@ -127,6 +133,14 @@ pub(crate) struct RespConnection {
     pub(crate) slots: VecDeque<PipelineSlot>,
     /// Sum of the bytes that the slots hold.
     slot_bytes: usize,
+    /// Sum of the bytes that the replies of the slots take.
+    slot_replies: usize,
+    /// The account of unread replies.
+    pub(crate) replies: ReplyAccount,
+    /// True if the next command, or the next step of the present one, waits until replies are received.
+    pub(crate) awaits_room: bool,
+    /// The work done in the present turn.
+    pub(crate) share: TurnShare,
     /// Bytes that the account of all clients has for this one.
     pub(crate) accounted: usize,
     /// Number of the first slot.
@@ -165,6 +179,10 @@ impl RespConnection {
             pending: ParsedCommands::default(),
             slots: VecDeque::new(),
             slot_bytes: 0,
+            slot_replies: 0,
+            replies: ReplyAccount::default(),
+            awaits_room: false,
+            share: TurnShare::default(),
             accounted: 0,
             first_slot: 0,
             in_flight: 0,
@@ -199,6 +217,41 @@ impl RespConnection {
         self.input.capacity() + self.slot_bytes + self.output.pending()
     }
 
+    /// Returns the bytes of replies that the client has not received, and of those that commands in flight may make.
+    #[inline]
+    pub(crate) fn reply_bytes(&self) -> usize {
+        self.output.pending() + self.slot_replies
+    }
+
+    /// Sets the bytes that the reply of a slot takes, unless it has been answered.
+    pub(crate) fn set_reply_bytes(&mut self, slot: u64, bytes: usize) {
+        let at = slot.checked_sub(self.first_slot).and_then(|at| usize::try_from(at).ok());
+        if let Some(slot) = at.and_then(|at| self.slots.get_mut(at))
+            && !matches!(slot.state, PipelineSlotState::Ready(_))
+        {
+            self.slot_replies = self.slot_replies - slot.reply + bytes;
+            slot.reply = bytes;
+        }
+    }
+
+    /// Moves the parts of a reply that are known to the output, if the first slot has an operation that sends its reply
+    /// in parts.
+    pub(crate) fn send_parts(&mut self, shared: &mut RespState) {
+        let Some(slot) = self.slots.front_mut() else { return };
+        let PipelineSlotState::Working(operation) = &mut slot.state else { return };
+        let Some(part) = operation.take_part(self.protocol) else { return };
+        let bytes = part.value_bytes();
+        let held = bytes.min(slot.held);
+        slot.held -= held;
+        self.slot_bytes -= held;
+        let left = operation.reply_bytes().unwrap_or(0);
+        self.slot_replies = self.slot_replies - slot.reply + left;
+        slot.reply = left;
+        if !slot.silent {
+            self.output.push_reply(part, self.protocol, &mut shared.value_buffers);
+        }
+    }
+
     /// Adds bytes of arguments or values to a slot, unless it has been answered.
     pub(crate) fn hold(&mut self, slot: u64, bytes: usize) {
         let at = slot.checked_sub(self.first_slot).and_then(|at| usize::try_from(at).ok());
@@ -212,6 +265,7 @@ impl RespConnection {
     pub(crate) fn release_memory(&mut self) {
         self.slots.clear();
         self.slot_bytes = 0;
+        self.slot_replies = 0;
         self.pending = ParsedCommands::default();
         self.input = BytesMut::new();
         self.output = OutputQueue::default();
@@ -246,7 +300,10 @@ impl RespConnection {
         started: Nanos,
     ) {
         let silent = self.reply_mode != ReplyMode::On;
-        let held = 0;
+        let held = if let PipelineSlotState::Ready(reply) = &state { reply.value_bytes() } else { 0 };
+        let reply = held;
+        self.slot_bytes += held;
+        self.slot_replies += reply;
         self.slots.push_back(PipelineSlot {
             state,
             verb,
@@ -254,6 +311,7 @@ impl RespConnection {
             silent,
             started,
             held,
+            reply,
         });
     }
 
@@ -271,9 +329,12 @@ impl RespConnection {
             shared.log_slow(slot.verb, slot.arguments, took, &self.identity);
         }
         self.slot_bytes -= std::mem::take(&mut slot.held);
+        self.slot_replies -= std::mem::take(&mut slot.reply);
         if at > 0 {
             slot.held = reply.value_bytes();
+            slot.reply = slot.held;
             self.slot_bytes += slot.held;
+            self.slot_replies += slot.reply;
             slot.state = PipelineSlotState::Ready(reply);
             return;
         }
@@ -284,16 +345,23 @@ impl RespConnection {
             }
         }
         while matches!(self.slots.front(), Some(PipelineSlot { state: PipelineSlotState::Ready(_), .. })) {
-            if let Some(PipelineSlot { state: PipelineSlotState::Ready(reply), silent, held, .. }) =
-                self.slots.pop_front()
+            if let Some(PipelineSlot {
+                state: PipelineSlotState::Ready(reply),
+                silent,
+                held,
+                reply: bytes,
+                ..
+            }) = self.slots.pop_front()
             {
                 self.first_slot += 1;
                 self.slot_bytes -= held;
+                self.slot_replies -= bytes;
                 if !silent {
                     self.output.push_reply(reply, self.protocol, &mut shared.value_buffers);
                 }
             }
         }
+        self.send_parts(shared);
     }
 
     /// Replies to a command that needs no device command, and counts it.

@@ -13,6 +13,7 @@ use super::edit::KeyEdit;
 use super::errors::{self, ErrorReply};
 use super::gather::KeyGather;
 use super::help;
+use super::large_writes::LargeWrites;
 use super::limits::{BATCH_COMMANDS_MAX, COUNTED_CHUNK_BYTES_MIN, IN_FLIGHT_MAX, QUERY_BUFFER_BYTES_MAX};
 use super::locks::{KeyAccess, LockView};
 use super::operation::{RespOperation, operation_ref};
@@ -56,6 +57,11 @@ pub(crate) struct TurnContext<'a, S> {
 impl<S: CoreDevice> TurnContext<'_, S> {
     /// Executes the commands in a connection's input until the input is empty or a command must wait.
     pub(crate) fn run(&mut self, connection: &mut RespConnection) {
+        if let Some(slot) = connection.barrier
+            && connection.awaits_room
+        {
+            self.drive(connection, slot);
+        }
         let mut pending = std::mem::take(&mut connection.pending);
         while connection.life == ConnectionLife::Open {
             if pending.is_done() {
@@ -67,13 +73,15 @@ impl<S: CoreDevice> TurnContext<'_, S> {
                 }
                 continue;
             }
-            if connection.is_held() || self.is_still_locked(connection) {
+            if connection.is_held() || self.is_still_locked(connection) || connection.share.is_used_up(self.shared.turn)
+            {
                 break;
             }
             let request = RespRequest::new(&pending.chunk, pending.batch.command(pending.cursor));
             let mode = connection.reply_mode;
             let slot = connection.next_slot();
             let before = (slot, connection.in_flight);
+            let output_before = connection.output.pending();
             if self.execute(connection, &request) == RespOutcome::Retry {
                 let now = (connection.next_slot(), connection.in_flight);
                 assert!(now == before, "a command that is to be run again has had an effect");
@@ -82,6 +90,8 @@ impl<S: CoreDevice> TurnContext<'_, S> {
             if pending.chunk.len() >= COUNTED_CHUNK_BYTES_MIN {
                 connection.hold(slot, request.argument_bytes());
             }
+            let made = connection.output.pending().saturating_sub(output_before);
+            connection.share.count(self.shared.turn, made);
             pending.cursor += 1;
             if mode == ReplyMode::SkipNext && connection.reply_mode == mode {
                 connection.reply_mode = ReplyMode::On;
@@ -148,6 +158,11 @@ impl<S: CoreDevice> TurnContext<'_, S> {
         match entry.handler {
             CommandHandler::Plan => self.execute_plan(connection, verb, request),
             CommandHandler::AfterEarlier if !connection.slots.is_empty() => RespOutcome::Retry,
+            CommandHandler::Session | CommandHandler::AfterEarlier
+                if !self.admits_reply(connection, request.argument_bytes()) =>
+            {
+                RespOutcome::Retry
+            }
             CommandHandler::Session | CommandHandler::AfterEarlier => {
                 let reply = session::answer(verb, request, connection, self).unwrap_or_else(RespReply::Error);
                 connection.answer(verb, reply, self.shared);
@@ -162,7 +177,27 @@ impl<S: CoreDevice> TurnContext<'_, S> {
         verb: RespCommand,
         request: &RespRequest<'_>,
     ) -> RespOutcome {
-        match plan(verb, request, &self.plan_context(connection)) {
+        let planned = plan(verb, request, &self.plan_context(connection));
+        let namespace = connection.namespace();
+        let bytes = planned.as_ref().map_or(0, |planned| self.reply_bytes_of(namespace, planned));
+        if !self.admits_reply(connection, bytes) {
+            return RespOutcome::Retry;
+        }
+        let slot = connection.next_slot();
+        let outcome = self.start(connection, (verb, request), planned);
+        if outcome == RespOutcome::Taken && bytes > 0 {
+            connection.set_reply_bytes(slot, bytes);
+        }
+        outcome
+    }
+
+    fn start(
+        &mut self,
+        connection: &mut RespConnection,
+        (verb, request): (RespCommand, &RespRequest<'_>),
+        planned: Result<CommandPlan, ErrorReply>,
+    ) -> RespOutcome {
+        match planned {
             Ok(CommandPlan::Single { access, key_at, command, wait }) => {
                 if self.is_locked(connection, (request, key_at), access) {
                     return RespOutcome::Retry;
@@ -259,6 +294,7 @@ impl<S: CoreDevice> TurnContext<'_, S> {
             *sink = self.shared.value_buffers.take().into();
         }
         let token = connection.token(connection.next_slot());
+        let long = LargeWrites::of(&command);
         let submitted = if self.shared.in_flight < IN_FLIGHT_MAX {
             self.device.submit(self.shared.front_end, connection.namespace(), token, command)
         } else {
@@ -266,6 +302,7 @@ impl<S: CoreDevice> TurnContext<'_, S> {
         };
         match submitted {
             Ok(()) => {
+                self.shared.large_writes.begin(token, connection.namespace(), long);
                 self.shared.in_flight += 1;
                 connection.in_flight += 1;
                 connection.open_slot(PipelineSlotState::Waiting(wait), call.0, call.1, self.shared.now);
@@ -327,6 +364,7 @@ impl<S: CoreDevice> TurnContext<'_, S> {
             return;
         };
         let token = connection.token(slot);
+        let own = connection.reply_bytes() - connection.slots.get(at).map_or(0, |slot| slot.reply);
         let Some(PipelineSlotState::Working(operation)) =
             connection.slots.get_mut(at).map(|slot| &mut slot.state)
         else {
@@ -339,17 +377,26 @@ impl<S: CoreDevice> TurnContext<'_, S> {
             locks: &mut connection.locks_held,
             token,
             protocol: connection.protocol,
+            replies: (connection.index, &mut connection.replies),
+            own_replies: own,
         };
         let driven = operation.drive(&mut context);
         let holds = operation.holds_connection() && !matches!(driven, DriveResult::Done(_));
         if holds {
             connection.barrier = Some(slot);
+            connection.awaits_room = matches!(driven, DriveResult::NoRoom);
         } else if connection.barrier == Some(slot) {
             connection.barrier = None;
+            connection.awaits_room = false;
+        }
+        if let Some(bytes) = operation.reply_bytes() {
+            connection.set_reply_bytes(slot, bytes);
+            connection.send_parts(self.shared);
         }
         let again = operation_ref(connection.index, connection.identity.id, slot);
         match driven {
-            DriveResult::Waiting => {}
+            DriveResult::Waiting | DriveResult::NoRoom => {}
+            DriveResult::Again => self.shared.long_operations.push_back(again),
             DriveResult::Busy => self.shared.busy_operations.push_back(again),
             DriveResult::Until(time) => self.shared.sleepers.push((time, again)),
             DriveResult::Done(reply) => connection.complete_slot(at, reply, self.shared),

@@ -63,8 +63,9 @@ pub(crate) const CONTENDED: ErrorReply =
     ErrorReply::fixed("ERR the key was changed by other clients each time this command read it; try again");
 /// The status of a value or a command for which the memory of clients has no room. Only this front end makes it.
 pub(crate) const CLIENT_MEMORY: Status = Status { code_type: 7, code: 0xC1, do_not_retry: false };
-pub(crate) const TOO_MANY_VALUES: ErrorReply =
-    ErrorReply::fixed("ERR the values exceed the limit of one reply, 256 MiB; request fewer keys at a time");
+pub(crate) const TOO_MANY_KEYS: ErrorReply = ErrorReply::fixed(
+    "ERR the keys exceed the memory for one reply; use SCAN, or receive your replies and try again",
+);
 pub(crate) const BATCH_TOO_LARGE: ErrorReply =
     ErrorReply::fixed("ERR too many keys or bytes for one all-or-nothing write; split the command");
 

@@ -15,49 +15,86 @@ pub enum CaseSensitivity {
 /// Returns true if the whole text matches the whole pattern.
 #[must_use]
 pub fn matches(pattern: &[u8], text: &[u8], case: CaseSensitivity) -> bool {
-    let (mut at, mut text_at) = (0, 0);
-    let mut star: Option<(usize, usize)> = None;
+    let mut comparison = GlobMatch::default();
     loop {
-        if pattern.get(at) == Some(&b'*') {
-            at += 1;
-            star = Some((at, text_at));
-            continue;
-        }
-        if let Some(&byte) = text.get(text_at) {
-            if let Some(next) = match_element(pattern, at, byte, case) {
-                at = next;
-                text_at += 1;
-                continue;
-            }
-        } else if at >= pattern.len() {
-            return true;
-        }
-        match star {
-            Some((behind, from)) if from < text.len() => {
-                at = behind;
-                text_at = from + 1;
-                star = Some((behind, from + 1));
-            }
-            _ => return false,
+        let mut steps = usize::MAX;
+        if let Some(result) = comparison.advance(pattern, text, case, &mut steps) {
+            return result;
         }
     }
 }
 
+/// A comparison that can be interrupted: a long text and a long pattern may take as many steps as the product of their
+/// lengths.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct GlobMatch {
+    at: usize,
+    text_at: usize,
+    /// The offset behind the last star, and the offset in the text that it has reached.
+    star: Option<(usize, usize)>,
+}
+
+impl GlobMatch {
+    /// Goes on with the comparison of always the same pattern and text. Returns `None` if it takes more than `steps`,
+    /// of which it subtracts those that it took.
+    pub fn advance(
+        &mut self,
+        pattern: &[u8],
+        text: &[u8],
+        case: CaseSensitivity,
+        steps: &mut usize,
+    ) -> Option<bool> {
+        while *steps > 0 {
+            *steps -= 1;
+            if pattern.get(self.at) == Some(&b'*') {
+                self.at += 1;
+                self.star = Some((self.at, self.text_at));
+                continue;
+            }
+            if let Some(&byte) = text.get(self.text_at) {
+                if let Some(next) = match_element(pattern, self.at, byte, case, steps) {
+                    self.at = next;
+                    self.text_at += 1;
+                    continue;
+                }
+            } else if self.at >= pattern.len() {
+                return Some(true);
+            }
+            match self.star {
+                Some((behind, from)) if from < text.len() => {
+                    self.at = behind;
+                    self.text_at = from + 1;
+                    self.star = Some((behind, from + 1));
+                }
+                _ => return Some(false),
+            }
+        }
+        None
+    }
+}
+
 /// Matches one byte against the pattern's element at `at`; returns the offset of the next element on a match.
-fn match_element(pattern: &[u8], at: usize, byte: u8, case: CaseSensitivity) -> Option<usize> {
+fn match_element(
+    pattern: &[u8],
+    at: usize,
+    byte: u8,
+    case: CaseSensitivity,
+    steps: &mut usize,
+) -> Option<usize> {
     match *pattern.get(at)? {
         b'?' => Some(at + 1),
-        b'[' => class(pattern, at + 1, byte, case),
+        b'[' => class(pattern, at + 1, byte, case, steps),
         b'\\' if at + 1 < pattern.len() => same(pattern[at + 1], byte, case).then_some(at + 2),
         literal => same(literal, byte, case).then_some(at + 1),
     }
 }
 
-fn class(pattern: &[u8], mut at: usize, byte: u8, case: CaseSensitivity) -> Option<usize> {
+fn class(pattern: &[u8], mut at: usize, byte: u8, case: CaseSensitivity, steps: &mut usize) -> Option<usize> {
     let negated = pattern.get(at) == Some(&b'^');
     at += usize::from(negated);
     let mut found = false;
     loop {
+        *steps = steps.saturating_sub(1);
         match pattern.get(at..).unwrap_or_default() {
             // An unclosed class ends with the pattern.
             [] => return (found != negated).then_some(at),

@@ -69,9 +69,12 @@ fn section(name: &str, text: &mut String, shared: &RespState, stats: &DeviceStat
             line(text, format_args!("connected_clients:{clients}"));
             line(text, format_args!("maxclients:{}", shared.settings.clients_max));
             line(text, format_args!("blocked_clients:{}", shared.sleepers.len()));
+            line(text, format_args!("clients_waiting_for_memory:{}", shared.reply_budget.waiting()));
         }
         "memory" => {
             line(text, format_args!("used_memory:{}", stats.index_bytes));
+            line(text, format_args!("mem_clients_normal:{}", shared.client_memory.held()));
+            line(text, format_args!("mem_unread_replies:{}", shared.reply_budget.held()));
             line(text, format_args!("maxmemory:0"));
             line(text, format_args!("maxmemory_policy:noeviction"));
             line(text, format_args!("device_index_bytes:{}", stats.index_bytes));
@@ -146,6 +149,7 @@ fn counters(text: &mut String, shared: &RespState, stats: &DeviceStats) {
         ("total_commands_processed", counters.commands_done),
         ("total_net_input_bytes", counters.input_bytes),
         ("total_net_output_bytes", counters.output_bytes),
+        ("client_output_buffer_limit_disconnections", counters.stalled_closed),
         ("rejected_connections", counters.connections_rejected),
         ("expired_keys", stats.expired - shared.expired_at_reset),
         ("evicted_keys", 0),

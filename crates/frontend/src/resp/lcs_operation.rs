@@ -3,8 +3,8 @@
 //! Input: two keys and the form of the result. Output: the longest common subsequence. A missing key is an empty value.
 
 use super::errors::{self, ErrorReply};
-use super::lcs::{self, CommonSubsequence};
-use super::limits::LCS_CELLS_MAX;
+use super::lcs::{CommonSubsequence, LcsComputation};
+use super::limits::{LCS_CELLS_MAX, LONG_STEPS_MAX};
 use super::operation_step::{DriveResult, OperationContext};
 use super::output_queue::ReplyEncoder;
 use super::parser::integer;
@@ -30,6 +30,7 @@ pub(crate) struct LcsOperation {
     namespace: NamespaceId,
     keys: [Bytes; 2],
     values: [Vec<u8>; 2],
+    computation: Option<LcsComputation>,
     form: LcsForm,
     submitted: usize,
     outstanding: usize,
@@ -68,6 +69,7 @@ impl LcsOperation {
             namespace,
             keys: [request.bytes(1), request.bytes(2)],
             values: [Vec::new(), Vec::new()],
+            computation: None,
             form,
             submitted: 0,
             outstanding: 0,
@@ -97,10 +99,17 @@ impl LcsOperation {
         if self.outstanding > 0 {
             return DriveResult::Waiting;
         }
-        DriveResult::Done(match self.failed {
-            Some(status) => errors::from_status(status).into(),
+        match self.failed {
+            Some(status) => DriveResult::Done(errors::from_status(status).into()),
             None => self.compare(context.protocol),
-        })
+        }
+    }
+
+    /// Returns the bytes of both values and of the table, if the table is not too large to be made.
+    pub(crate) fn bytes_at_start(&self, length: impl Fn(NamespaceId, &Bytes) -> usize) -> usize {
+        let [left, right] = [0, 1].map(|at: usize| length(self.namespace, &self.keys[at]));
+        let table = LcsComputation::table_bytes(left, right);
+        left + right + table.min(LCS_CELLS_MAX / 4)
     }
 
     /// Applies a completion to the state.
@@ -113,24 +122,32 @@ impl LcsOperation {
         }
     }
 
-    fn compare(&self, protocol: RespVersion) -> RespReply {
-        let [left, right] = &self.values;
-        if (left.len() + 1).saturating_mul(right.len() + 1) > LCS_CELLS_MAX {
-            return ErrorReply::fixed(
-                "ERR Insufficient memory, transient memory for LCS exceeds proto-max-bulk-len",
-            )
-            .into();
+    /// Goes on with the computation.
+    fn compare(&mut self, protocol: RespVersion) -> DriveResult {
+        if self.computation.is_none() {
+            let [left, right] = std::mem::take(&mut self.values);
+            if (left.len() + 1).saturating_mul(right.len() + 1) > LCS_CELLS_MAX {
+                let failure = ErrorReply::fixed(
+                    "ERR Insufficient memory, transient memory for LCS exceeds proto-max-bulk-len",
+                );
+                return DriveResult::Done(failure.into());
+            }
+            self.computation = Some(LcsComputation::new(left, right));
         }
-        let found = lcs::longest_common_subsequence(left, right);
-        match self.form {
-            LcsForm::Bytes => RespReply::Bulk(found.bytes),
-            LcsForm::Length => super::change::length_reply(found.bytes.len()),
+        let Some(computation) = &mut self.computation else { return DriveResult::Again };
+        if !computation.advance(LONG_STEPS_MAX, self.form == LcsForm::Length) {
+            return DriveResult::Again;
+        }
+        DriveResult::Done(match self.form {
+            LcsForm::Bytes => RespReply::Bulk(computation.take().bytes),
+            LcsForm::Length => super::change::length_reply(computation.length()),
             LcsForm::Runs { shortest, lengths } => {
                 let mut out = Vec::new();
+                let found = computation.take();
                 write_runs(&found, shortest, lengths, &mut ReplyEncoder::new(&mut out, protocol));
                 RespReply::Encoded(out)
             }
-        }
+        })
     }
 }
 

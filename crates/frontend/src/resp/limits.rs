@@ -6,8 +6,19 @@ pub const CLIENTS_MAX: usize = 10_000;
 pub const CLIENTS_CEILING: usize = 60_000;
 /// Bytes of one client's unparsed input; a client with more is closed.
 pub const QUERY_BUFFER_BYTES_MAX: usize = 64 << 20;
-/// Bytes of one client's unsent replies; a client with more is closed.
-pub const OUTPUT_BUFFER_BYTES_MAX: usize = 256 << 20;
+/// Bytes of one client's unread replies above which its commands wait, unless `CONFIG SET client-output-buffer-limit`
+/// changes the limit. A single reply may be longer.
+pub const REPLY_BYTES_MAX: usize = 64 << 20;
+/// Bytes of unread replies up to which a client's commands never wait for other clients, unless the same setting changes
+/// it.
+pub const REPLY_SHARE_BYTES: usize = 64 << 10;
+/// Seconds without progress after which a client above its share is closed if other clients wait for memory, unless the same
+/// setting changes it.
+pub const REPLY_PATIENCE_SECONDS: u64 = 5;
+/// Bytes of unread replies of all clients together, without their shares.
+pub const REPLY_MEMORY_BYTES_MAX: usize = 256 << 20;
+/// Bytes of the values of one MGET from which they are sent as they arrive.
+pub const STREAMED_BYTES_MIN: usize = 1 << 20;
 /// Bytes that all clients together may make the front end hold: input, values and unsent replies. A client above its
 /// allowance gets an error instead of more.
 pub const CLIENT_MEMORY_BYTES_MAX: usize = 1 << 30;
@@ -34,6 +45,10 @@ pub const SLOTS_MAX: usize = 1_024;
 pub const BATCH_COMMANDS_MAX: usize = 512;
 /// Bytes read from one connection in one turn, so that no client starves another.
 pub const TURN_BYTES_MAX: usize = 256 << 10;
+/// Commands of one connection executed in one turn; the rest waits for the next one.
+pub const TURN_COMMANDS_MAX: u32 = 256;
+/// Bytes of output that count as much as a command.
+pub const TURN_OUTPUT_BYTES_EACH: usize = 256;
 /// Bytes requested in one read.
 pub const READ_BYTES: usize = 64 << 10;
 /// Connections accepted from one listener in one turn.
@@ -58,5 +73,7 @@ pub const DATABASES: usize = headwater_ssd::limits::NAMESPACES;
 pub const SLOWLOG_ENTRIES_MAX: usize = 10_000;
 /// Longest `DEBUG SLEEP`, in seconds.
 pub const DEBUG_SLEEP_SECONDS_MAX: f64 = 60.0;
+/// Steps of a long computation in one turn, well below a millisecond.
+pub const LONG_STEPS_MAX: usize = 128 << 10;
 /// Cells of the table of LCS: 64 Mi, about one second of one core.
 pub const LCS_CELLS_MAX: usize = 64 << 20;

@@ -19,10 +19,11 @@ use super::listing::KeyListing;
 use super::locks::ClientIndex;
 use super::operation_step::{DriveResult, OperationContext};
 use super::relocate::KeyRelocation;
-use super::reply::RespReply;
+use super::reply::{RespReply, RespVersion};
 use super::state::{OperationRef, RespState};
 use super::sweep::NamespaceSweep;
 use crate::core_device::CoreDevice;
+use bytes::Bytes;
 use headwater_host::clock::Nanos;
 use headwater_host::width::narrow;
 use headwater_ssd::command::{NamespaceId, SsdCompletion};
@@ -73,9 +74,39 @@ impl RespOperation {
             Self::Writes(operation) => operation.accept(&completion),
             Self::Relocate(operation) => operation.accept(completion),
             Self::Lcs(operation) => operation.accept(part, completion),
-            Self::Listing(operation) => operation.accept(completion, shared),
+            Self::Listing(operation) => operation.accept(completion),
             Self::Sweep(operation) => operation.accept(&completion, shared),
             Self::Sleep(_) => {}
+        }
+    }
+
+    /// Returns the bytes that the operation holds until its client has received the reply, if they are known when it
+    /// starts; `length` returns the length of a key's value.
+    pub(crate) fn bytes_at_start(&self, length: impl Fn(NamespaceId, &Bytes) -> usize) -> usize {
+        match self {
+            Self::Relocate(operation) => {
+                let (namespace, key) = operation.source();
+                length(namespace, key)
+            }
+            Self::Lcs(operation) => operation.bytes_at_start(length),
+            _ => 0,
+        }
+    }
+
+    /// Returns the bytes of its reply that the operation holds or has asked for, if they change while it runs.
+    pub(crate) fn reply_bytes(&self) -> Option<usize> {
+        match self {
+            Self::Gather(operation) => Some(operation.reply_bytes()),
+            Self::Listing(operation) => Some(operation.reply_bytes()),
+            _ => None,
+        }
+    }
+
+    /// Takes the part of the reply that can be sent before the operation is done, if there is any.
+    pub(crate) fn take_part(&mut self, protocol: RespVersion) -> Option<RespReply> {
+        match self {
+            Self::Gather(operation) => operation.take_part(protocol),
+            _ => None,
         }
     }
 

@@ -4,8 +4,11 @@
 //! [`DriveResult`]. Every operation is driven by this interface; it knows none of them. Invariant: each submitted command
 //! is counted in the connection and in the front end.
 
+use super::large_writes::LargeWrites;
 use super::limits::{ARGUMENTS_MAX, IN_FLIGHT_MAX};
+use super::locks::ClientIndex;
 use super::reply::{RespReply, RespVersion};
+use super::reply_budget::{ReplyAccount, ReplyVerdict};
 use super::state::RespState;
 use crate::core_device::CoreDevice;
 use headwater_host::clock::Nanos;
@@ -22,6 +25,10 @@ pub(crate) enum DriveResult {
     Waiting,
     /// The device has no room; drive again later.
     Busy,
+    /// The next step waits until the clients have received replies.
+    NoRoom,
+    /// A part of a long computation is done; drive again in a later turn.
+    Again,
     /// There is no work before this time.
     Until(Nanos),
     /// The operation is finished.
@@ -36,6 +43,10 @@ pub(crate) struct OperationContext<'a, S> {
     pub(crate) locks: &'a mut u32,
     pub(crate) token: u64,
     pub(crate) protocol: RespVersion,
+    /// The connection and its account of unread replies.
+    pub(crate) replies: (ClientIndex, &'a mut ReplyAccount),
+    /// Bytes of the connection's unread replies without those of this operation.
+    pub(crate) own_replies: usize,
 }
 
 impl<S: CoreDevice> OperationContext<'_, S> {
@@ -50,10 +61,28 @@ impl<S: CoreDevice> OperationContext<'_, S> {
             return Err(SubmitError::Busy(IN_FLIGHT_MAX));
         }
         assert!(part <= PART_MAX, "part {part} of an operation does not fit in the token of its command");
-        self.device.submit(self.shared.front_end, namespace, self.token | u64::from(part), command)?;
+        let token = self.token | u64::from(part);
+        let long = LargeWrites::of(&command);
+        self.device.submit(self.shared.front_end, namespace, token, command)?;
+        self.shared.large_writes.begin(token, namespace, long);
         self.shared.in_flight += 1;
         *self.in_flight += 1;
         Ok(())
+    }
+
+    /// Returns true if an operation that holds `held` bytes of its reply may take `more`. If not, the connection is run
+    /// again when it may.
+    pub(crate) fn admits_reply(&mut self, held: usize, more: usize) -> bool {
+        let bytes = (self.own_replies + held, more);
+        let (index, account) = &mut self.replies;
+        let limits = &self.shared.settings.reply_limits;
+        self.shared.reply_budget.request(limits, (*index, account), bytes) == ReplyVerdict::Starts
+    }
+
+    /// Ends the wait of an operation that takes no more memory.
+    pub(crate) fn stop_waiting(&mut self) {
+        let (index, account) = &mut self.replies;
+        self.shared.reply_budget.leave_queue(*index, account);
     }
 
     /// Unlocks a key that was locked for this operation.

@@ -81,6 +81,9 @@ impl OutputQueue {
     pub(crate) fn push_reply(&mut self, reply: RespReply, protocol: RespVersion, sinks: &mut ValueBuffers) {
         let mut encoder = ReplyEncoder::new(&mut self.text, protocol);
         match reply {
+            RespReply::Parts(parts) => {
+                parts.into_iter().for_each(|part| self.push_reply(part, protocol, sinks));
+            }
             RespReply::Ok => encoder.ok(),
             RespReply::Null => encoder.null(),
             RespReply::Integer(value) => encoder.integer(value),

@@ -67,6 +67,11 @@ impl KeyRelocation {
         Self { route, kind, stage: RelocateStage::Read, retries: 0 }
     }
 
+    /// Returns the source.
+    pub(crate) fn source(&self) -> (NamespaceId, &Bytes) {
+        (self.route.from.0, &self.route.from.1)
+    }
+
     fn is_rename(&self) -> bool {
         matches!(self.kind, RelocateKind::Rename | RelocateKind::RenameNew)
     }

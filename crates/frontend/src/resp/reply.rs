@@ -30,6 +30,8 @@ pub(crate) enum RespReply {
     Error(ErrorReply),
     /// Bytes that are already encoded.
     Encoded(Vec<u8>),
+    /// Parts that follow each other: together one reply, or a part of one.
+    Parts(Vec<RespReply>),
 }
 
 impl RespReply {
@@ -37,6 +39,7 @@ impl RespReply {
     pub(crate) fn value_bytes(&self) -> usize {
         match self {
             Self::Bulk(bytes) | Self::Encoded(bytes) => bytes.len(),
+            Self::Parts(parts) => parts.iter().map(Self::value_bytes).sum(),
             Self::Ok | Self::Null | Self::Integer(_) | Self::Simple(_) | Self::Error(_) => 0,
         }
     }

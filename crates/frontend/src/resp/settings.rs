@@ -8,6 +8,8 @@ use super::errors::ErrorReply;
 use super::glob::{self, CaseSensitivity};
 use super::limits::{BULK_BYTES_MAX, CLIENTS_CEILING, CLIENTS_MAX, DATABASES, SLOWLOG_ENTRIES_MAX};
 use super::parser::integer;
+use super::reply_budget::ReplyLimits;
+use super::reply_limits;
 use super::slowlog::SlowLog;
 use headwater_host::clock::Nanos;
 use headwater_ssd::engine::Durability;
@@ -25,6 +27,8 @@ pub(crate) struct RespSettings {
     pub(crate) bulk_bytes_max: usize,
     /// Longest idle time of a client, in seconds; 0 for no limit.
     pub(crate) timeout_seconds: u64,
+    /// Limits of the unread replies of one client.
+    pub(crate) reply_limits: ReplyLimits,
     /// Durability mode of the first namespace.
     pub(crate) durability: Durability,
     /// First TCP port; 0 without one.
@@ -44,6 +48,7 @@ impl RespSettings {
             clients_max: CLIENTS_MAX,
             bulk_bytes_max: BULK_BYTES_MAX,
             timeout_seconds: 0,
+            reply_limits: ReplyLimits::default(),
             durability: config.durability,
             port: 0,
             unix_path: String::new(),
@@ -66,6 +71,7 @@ const NAMES: &[&str] = &[
     "appendfsync",
     "appendonly",
     "bind",
+    "client-output-buffer-limit",
     "client-query-buffer-limit",
     "databases",
     "maxclients",
@@ -88,6 +94,7 @@ fn value(name: &str, settings: &RespSettings, slowlog: &SlowLog) -> String {
         "appendfsync" => settings.append_sync().to_owned(),
         "appendonly" => "yes".to_owned(),
         "bind" => settings.bind.clone(),
+        "client-output-buffer-limit" => settings.reply_limits.to_string(),
         "client-query-buffer-limit" => super::limits::QUERY_BUFFER_BYTES_MAX.to_string(),
         "databases" => DATABASES.to_string(),
         "maxclients" => settings.clients_max.to_string(),
@@ -169,6 +176,7 @@ fn check(name: &str, text: &[u8], settings: &RespSettings, slowlog: &SlowLog) ->
     match name {
         "maxclients" => between(1, CLIENTS_CEILING),
         "proto-max-bulk-len" => between(1 << 20, BULK_BYTES_MAX),
+        "client-output-buffer-limit" => reply_limits::parse(text, settings.reply_limits).map(|_limits| ()),
         "timeout" => between(0, i32::MAX as usize),
         "slowlog-log-slower-than" => between(-1, usize::MAX),
         "slowlog-max-len" => between(0, SLOWLOG_ENTRIES_MAX),
@@ -186,6 +194,11 @@ fn check(name: &str, text: &[u8], settings: &RespSettings, slowlog: &SlowLog) ->
 }
 
 fn apply(name: &str, text: &[u8], settings: &mut RespSettings, slowlog: &mut SlowLog) {
+    if name == "client-output-buffer-limit"
+        && let Ok(limits) = reply_limits::parse(text, settings.reply_limits)
+    {
+        settings.reply_limits = limits;
+    }
     let number = integer(text);
     let size = number.and_then(|number| usize::try_from(number).ok());
     match (name, size) {

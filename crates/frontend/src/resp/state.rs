@@ -5,8 +5,10 @@
 use super::client_identity::ClientIdentity;
 use super::client_memory::ClientMemory;
 use super::command_table::{RespCommand, TABLE};
+use super::large_writes::LargeWrites;
 use super::locks::{ClientIndex, KeyLocks};
 use super::output_queue::ValueBuffers;
+use super::reply_budget::ReplyBudget;
 use super::settings::RespSettings;
 use super::slowlog::SlowLog;
 use super::wrong_passwords::WrongPasswords;
@@ -45,6 +47,8 @@ pub(crate) struct RespCounters {
     pub(crate) commands: Vec<CommandCounters>,
     pub(crate) connections: u64,
     pub(crate) connections_rejected: u64,
+    /// Clients closed because they received nothing while other clients waited for memory.
+    pub(crate) stalled_closed: u64,
     pub(crate) commands_done: u64,
     pub(crate) input_bytes: u64,
     pub(crate) output_bytes: u64,
@@ -65,6 +69,7 @@ impl RespCounters {
             commands: self.commands.iter().zip(&base.commands).map(|(now, base)| now.since(*base)).collect(),
             connections: self.connections - base.connections,
             connections_rejected: self.connections_rejected - base.connections_rejected,
+            stalled_closed: self.stalled_closed - base.stalled_closed,
             commands_done: self.commands_done - base.commands_done,
             input_bytes: self.input_bytes - base.input_bytes,
             output_bytes: self.output_bytes - base.output_bytes,
@@ -97,6 +102,10 @@ pub(crate) struct RespState {
     pub(crate) locks: KeyLocks,
     pub(crate) value_buffers: ValueBuffers,
     pub(crate) client_memory: ClientMemory,
+    pub(crate) reply_budget: ReplyBudget,
+    pub(crate) large_writes: LargeWrites,
+    /// Number of the present turn.
+    pub(crate) turn: u64,
     /// Device commands of this front end in flight.
     pub(crate) in_flight: usize,
     /// Clients whose commands can proceed.
@@ -107,6 +116,8 @@ pub(crate) struct RespState {
     pub(crate) busy: VecDeque<ClientIndex>,
     /// Operations whose next step the device had no room for.
     pub(crate) busy_operations: VecDeque<OperationRef>,
+    /// Operations that compute for long, in parts.
+    pub(crate) long_operations: VecDeque<OperationRef>,
     /// Operations that sleep, with their wake-up times.
     pub(crate) sleepers: Vec<(Nanos, OperationRef)>,
     pub(crate) random: fastrand::Rng,
@@ -115,6 +126,8 @@ pub(crate) struct RespState {
     pub(crate) now: Nanos,
     pub(crate) wall: UnixMillis,
     pub(crate) last_save: UnixMillis,
+    /// The last log line about a client that was closed because it received nothing.
+    pub(crate) stall_warned_at: Option<Nanos>,
     /// The last log line about a client that sent HTTP.
     pub(crate) http_warned_at: Option<Nanos>,
     pub(crate) wrong_passwords: WrongPasswords,

@@ -7,7 +7,7 @@ use super::client_identity::ClientIdentity;
 use super::connection::{ConnectionLife, PipelineSlotState, RespConnection};
 use super::dispatch::TurnContext;
 use super::errors;
-use super::limits::{OUTPUT_BUFFER_BYTES_MAX, TURN_ACCEPTS_MAX, TURN_BYTES_MAX};
+use super::limits::{TURN_ACCEPTS_MAX, TURN_BYTES_MAX};
 use super::listener::AcceptedClient;
 use super::locks::ClientIndex;
 use super::output_queue::FlushResult;
@@ -27,6 +27,8 @@ use std::os::fd::AsFd;
 pub(crate) const LISTENER_BIT: u64 = 1 << 63;
 /// The interval between searches for idle clients.
 pub(crate) const IDLE_SWEEP_INTERVAL: Nanos = Nanos::from_millis(1_000);
+/// The interval between searches for clients that receive nothing while other clients wait for memory.
+pub(crate) const STALL_SEARCH_INTERVAL: Nanos = Nanos::from_millis(100);
 /// The interval between calls of `epoll_wait` while device commands are in flight and the last call found no event.
 pub(crate) const EPOLL_INTERVAL: Nanos = Nanos::from_micros(2);
 /// The maximum number of device polls in one turn while the device keeps completing commands.
@@ -42,7 +44,7 @@ struct SocketEvent {
 
 impl RespFrontEnd {
     /// Runs `work` on a connection that is in the table, then puts it back or removes it.
-    fn with_connection<S: CoreDevice>(
+    pub(super) fn with_connection<S: CoreDevice>(
         &mut self,
         store: &mut S,
         index: ClientIndex,
@@ -65,9 +67,6 @@ impl RespFrontEnd {
         {
             connection.life = ConnectionLife::Closing;
         }
-        if connection.output.pending() > OUTPUT_BUFFER_BYTES_MAX {
-            connection.life = ConnectionLife::Dead;
-        }
         let finished = connection.slots.is_empty() && connection.output.pending() == 0;
         if connection.life == ConnectionLife::Dead || (connection.life == ConnectionLife::Closing && finished)
         {
@@ -78,11 +77,14 @@ impl RespFrontEnd {
         }
         let held = connection.held_bytes();
         self.shared.client_memory.account(&mut connection.accounted, held);
+        self.account_replies(&mut connection);
+        let index = connection.index;
         if connection.socket.is_none() && connection.in_flight == 0 {
             self.clients.release_slot(connection.index);
         } else {
             self.clients.put_back(connection);
         }
+        self.wake_next(index);
     }
 
     fn close(&mut self, connection: &mut RespConnection) {
@@ -98,6 +100,8 @@ impl RespFrontEnd {
         if let Some(waits) = connection.awaited_key.take() {
             self.shared.stop_waiting(waits.namespace, &waits.key, connection.index);
         }
+        self.shared.reply_budget.leave_queue(connection.index, &mut connection.replies);
+        connection.awaits_room = false;
         connection.release_memory();
     }
 
@@ -154,6 +158,10 @@ impl RespFrontEnd {
                 if turn.refuse_argument(connection) {
                     break;
                 }
+                if connection.share.is_used_up(turn.shared.turn) {
+                    has_more = true;
+                    break;
+                }
                 let waits = !connection.pending.is_done() || connection.is_held();
                 if waits || draining || !connection.ready.readable || connection.protocol_error.is_some() {
                     break;
@@ -170,7 +178,10 @@ impl RespFrontEnd {
                 budget = budget.saturating_sub(count);
             }
         });
-        if has_more {
+        if has_more
+            && let Some(connection) = self.clients.get_mut(index)
+            && !std::mem::replace(&mut connection.queued.unread, true)
+        {
             self.unread.push(index);
         }
         self.scratch = scratch;
@@ -231,6 +242,9 @@ impl RespFrontEnd {
     pub(crate) fn resume_reading<S: CoreDevice>(&mut self, store: &mut S) -> bool {
         let unread = std::mem::take(&mut self.unread);
         for &index in &unread {
+            if let Some(connection) = self.clients.get_mut(index) {
+                connection.queued.unread = false;
+            }
             self.read_and_run(store, index);
         }
         !unread.is_empty()
@@ -273,6 +287,15 @@ impl RespFrontEnd {
         !due.is_empty()
     }
 
+    /// Runs the next part of one long computation.
+    pub(crate) fn run_long_operation<S: CoreDevice>(&mut self, store: &mut S) -> bool {
+        let next = self.shared.long_operations.pop_front();
+        if let Some(again) = next {
+            self.redrive(store, again);
+        }
+        next.is_some()
+    }
+
     /// Takes every available completion and applies it to its connection.
     pub(crate) fn take_completions<S: CoreDevice>(&mut self, store: &mut S) -> bool {
         let mut any = false;
@@ -280,6 +303,7 @@ impl RespFrontEnd {
             any = true;
             assert!(self.shared.in_flight > 0, "the device completed a command, and none is in flight");
             self.shared.in_flight -= 1;
+            self.shared.large_writes.end(completion.token);
             let index = ClientIndex(narrow(completion.token >> 48));
             self.complete(store, index, completion);
         }
@@ -404,7 +428,15 @@ impl RespFrontEnd {
                 Some(socket) => connection.output.flush(socket.as_fd(), &mut self.shared.value_buffers),
                 None => Ok(FlushResult::All),
             };
-            self.shared.counters.output_bytes += (before - connection.output.pending()) as u64;
+            let sent = before - connection.output.pending();
+            self.shared.counters.output_bytes += sent as u64;
+            if sent > 0 {
+                connection.replies.progress_at = self.shared.now;
+                if connection.awaits_room && !connection.queued.dirty {
+                    connection.queued.dirty = true;
+                    self.shared.dirty.push_back(index);
+                }
+            }
             match flushed {
                 // An event reports when the socket is writable again.
                 Ok(FlushResult::Blocked) => connection.queued.flushing = true,

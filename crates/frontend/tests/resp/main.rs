@@ -8,4 +8,5 @@ mod differential;
 mod harness;
 mod misbehaving_clients;
 mod model;
+mod unread_replies;
 mod wire;

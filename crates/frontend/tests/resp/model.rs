@@ -384,6 +384,10 @@ impl CoreDevice for KvDeviceModel {
         Ok(())
     }
 
+    fn value_bytes(&self, namespace: NamespaceId, key: &[u8]) -> usize {
+        self.records.get(&(namespace.0, key.to_vec())).map_or(0, |record| record.value.len())
+    }
+
     fn next_completion(&mut self, _face: FrontEndId) -> Option<SsdCompletion> {
         if self.ready.is_empty() {
             return None;

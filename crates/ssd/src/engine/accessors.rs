@@ -8,7 +8,9 @@ use super::{DeviceStats, OpeningReads, SsdDevice};
 use crate::command::NamespaceId;
 use crate::ftl::Ftl;
 use crate::ftl::namespace_table::NamespaceDefinition;
+use crate::index::RecordIndex;
 use crate::limits::NAMESPACES;
+use crate::log::record::UNIT_BYTES;
 use crate::media::{Media, MediaError};
 use crate::namespace::{Namespace, NamespaceKind};
 use headwater_host::clock::{Nanos, UnixMillis};
@@ -71,6 +73,17 @@ impl<M: Media> SsdDevice<M> {
     #[must_use]
     pub fn list_position_of(&self, namespace: NamespaceId, key: &[u8]) -> crate::command::ListPosition {
         crate::command::ListPosition(self.ftl.hasher().hash(namespace, key).0)
+    }
+
+    /// Returns the bytes of a key's record, header included, from the index alone: an upper bound if other keys have the
+    /// same hash, 0 if there is none. Operations in flight do not count.
+    #[must_use]
+    #[inline]
+    pub fn record_bytes(&self, namespace: NamespaceId, key: &[u8]) -> usize {
+        let hash = self.ftl.hasher().hash(namespace, key);
+        let entries = (0..).map_while(|nth| self.ftl.index().find(hash, nth));
+        let units = entries.filter(|entry| entry.namespace == namespace).map(|entry| entry.units).max();
+        units.map_or(0, |units| units as usize * UNIT_BYTES)
     }
 
     /// Returns the number of operations in flight, without completions that wait for durability.

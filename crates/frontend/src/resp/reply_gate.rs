@@ -1,0 +1,50 @@
+//! The admission of commands by the memory that their replies take.
+//!
+//! Input: a planned command and its connection. Output: the bytes that it makes the front end hold until the client has
+//! received the reply, and the verdict if it may start. A value's length is known from the device's index before it is
+//! read. Invariant: a command that waits has had no effect and keeps no other connection's key.
+
+use super::connection::RespConnection;
+use super::dispatch::TurnContext;
+use super::plan::CommandPlan;
+use super::reply_budget::ReplyVerdict;
+use crate::core_device::CoreDevice;
+use bytes::Bytes;
+use headwater_ssd::command::{NamespaceId, SsdCommand};
+
+impl<S: CoreDevice> TurnContext<'_, S> {
+    /// Returns the bytes that a planned command makes the front end hold at the most, if they are known beforehand. A
+    /// gather asks for each of its values, a listing for each of its steps.
+    #[inline]
+    pub(crate) fn reply_bytes_of(&self, namespace: NamespaceId, plan: &CommandPlan) -> usize {
+        let length = |namespace, key: &Bytes| {
+            self.shared.large_writes.value_bytes(&*self.device, namespace, key)
+        };
+        match plan {
+            CommandPlan::Single { command: SsdCommand::Retrieve { key, bytes_max, .. }, .. } => {
+                length(namespace, key).min(*bytes_max as usize)
+            }
+            CommandPlan::Edit(key, change) => length(namespace, key) + change.growth(),
+            CommandPlan::Exclusive(operation) => operation.bytes_at_start(length),
+            CommandPlan::Single { .. } | CommandPlan::Gather(_) | CommandPlan::Answer(_) => 0,
+        }
+    }
+
+    /// Returns true if a command that makes so many bytes of replies may start. If not, the connection is run again when
+    /// it may.
+    #[inline]
+    pub(crate) fn admits_reply(&mut self, connection: &mut RespConnection, more: usize) -> bool {
+        let own = connection.reply_bytes();
+        let limits = &self.shared.settings.reply_limits;
+        let account = (connection.index, &mut connection.replies);
+        let verdict = self.shared.reply_budget.request(limits, account, (own, more));
+        connection.awaits_room = verdict == ReplyVerdict::Waits;
+        if connection.awaits_room
+            && let Some(waits) = connection.awaited_key.take()
+        {
+            // The key may be promised to this connection, which cannot use it now.
+            self.shared.stop_waiting(waits.namespace, &waits.key, connection.index);
+        }
+        !connection.awaits_room
+    }
+}
