@@ -133,7 +133,7 @@ impl<M: Media> SsdDevice<M> {
             SsdCommand::Retrieve { key, .. }
             | SsdCommand::Exist { key, .. }
             | SsdCommand::Delete { key, .. } => key_fits(key),
-            SsdCommand::Batch { writes } => check_batch(writes, value_max),
+            SsdCommand::Batch { writes } => check_batch(writes, (value_max, self.batch_bytes_max())),
             SsdCommand::List { .. }
             | SsdCommand::Flush
             | SsdCommand::Fence { .. }
@@ -356,6 +356,7 @@ impl<M: Media> SsdDevice<M> {
             }
             Err(
                 StallReason::Room { .. }
+                | StallReason::Turn
                 | StallReason::NotDurable(_)
                 | StallReason::Unreadable(_)
                 | StallReason::InDoubt,

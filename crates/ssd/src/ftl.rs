@@ -76,6 +76,8 @@ pub(crate) enum StallReason {
     },
     /// This sequence must be durable first.
     NotDurable(Sequence),
+    /// Other operations get their turn first: a part of a long copy is done, or none yet.
+    Turn,
     /// This page is needed, and the read for this call failed. A later call asks the medium again.
     Unreadable(PageAddress),
     /// A record that the medium lost may supersede the one that is found. Only a write of the key ends this.

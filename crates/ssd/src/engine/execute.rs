@@ -10,13 +10,14 @@ mod block_namespace;
 mod block_read;
 mod block_write;
 mod list;
+mod long_value;
 mod namespace;
 
 use crate::command::{
     NamespaceId, ReadRelease, RecordExpiry, Sequence, SsdCommand, SsdCompletion, ValueSink, ValueSource,
     WriteCondition,
 };
-use crate::engine::operation::{CommandSubject, DeviceOperation, OperationWork};
+use crate::engine::operation::{CommandSubject, DeviceOperation, OperationWork, ValueProgress};
 use crate::ftl::namespace_table::NamespaceDefinition;
 use crate::ftl::{FoundRecord, Ftl, NewRecord, RecordPart, SinkRange, StallReason};
 use crate::index::{KeyHash, RecordIndex};
@@ -101,7 +102,8 @@ pub(crate) fn execute<M: Media>(
             &KeyTarget { condition: *condition, ..KeyTarget::unconditional(namespace, hash, key) },
         ),
         SsdCommand::Retrieve { key, sink, bytes_max, release } => {
-            retrieve(ftl, &KeyTarget::unconditional(namespace, hash, key), (sink, *bytes_max), *release)
+            let target = KeyTarget::unconditional(namespace, hash, key);
+            retrieve(ftl, &target, (sink, *bytes_max), *release, &mut operation.value_progress)
         }
         SsdCommand::Exist { key, release } => {
             exist(ftl, &KeyTarget::unconditional(namespace, hash, key), *release)
@@ -386,14 +388,24 @@ fn retrieve<M: Media>(
     one: &KeyTarget<'_>,
     (sink, bytes_max): (&mut ValueSink, u32),
     release: ReadRelease,
+    progress: &mut Option<ValueProgress>,
 ) -> Result<ExecutionOutcome, StallReason> {
     let found = one.find(ftl, RecordPart::Whole)?;
     let mut outcome = lookup_outcome(ftl, found.as_ref(), release);
     let found = found.filter(|found| !ftl.expired(found));
-    if let Some(FoundRecord { entry, header: Some(header) }) = found
-        && !ftl.read_value(entry, &header, sink, SinkRange::front(bytes_max))?
-    {
-        outcome.completion.status = Status::UNRECOVERED_ERROR;
+    if let Some(FoundRecord { entry, header: Some(header) }) = found {
+        let intact = match sink {
+            ValueSink::Bytes(bytes) if long_value::is_read_in_parts(&header, bytes, progress.as_ref()) => {
+                long_value::read_part(ftl, (entry, &header), (bytes, bytes_max), progress)?
+            }
+            _ => ftl.read_value(entry, &header, sink, SinkRange::front(bytes_max))?,
+        };
+        if !intact {
+            outcome.completion.status = Status::UNRECOVERED_ERROR;
+        }
+    } else if let (Some(_), ValueSink::Bytes(bytes)) = (progress.take(), sink) {
+        // The record expired, or its namespace was cleared, when a part of it was read.
+        bytes.clear();
     }
     if outcome.completion.status == Status::UNRECOVERED_ERROR {
         ftl.count_damaged(1);

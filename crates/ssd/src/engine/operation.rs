@@ -106,6 +106,17 @@ pub(crate) struct BlockProgress {
     pub(crate) bytes: Vec<u8>,
 }
 
+/// The progress of a read of a long value, kept while other operations have their turn.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ValueProgress {
+    /// Sequence of the record.
+    pub(crate) sequence: Sequence,
+    /// Bytes of the value that were read.
+    pub(crate) bytes_done: usize,
+    /// Checksum of the record up to there.
+    pub(crate) crc: u32,
+}
+
 /// One operation in flight.
 #[derive(Debug)]
 pub(crate) struct DeviceOperation {
@@ -132,6 +143,8 @@ pub(crate) struct DeviceOperation {
     pub(crate) list_position: ListPosition,
     /// The progress of a command on many blocks.
     pub(crate) progress: BlockProgress,
+    /// The progress of a read of a long value.
+    pub(crate) value_progress: Option<ValueProgress>,
     pub(crate) submitted: Nanos,
     pub(crate) started: Option<Nanos>,
 }
@@ -159,6 +172,7 @@ impl DeviceOperation {
             listed_keys: Vec::new(),
             list_position: ListPosition::START,
             progress: BlockProgress::default(),
+            value_progress: None,
             submitted: now,
             started: None,
         }

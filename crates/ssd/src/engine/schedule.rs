@@ -7,6 +7,7 @@
 //!     |  ^---------- key held by another operation: waits behind it, in order
 //!     +-- pages missing: holds its keys --pages read--> run again
 //!     +-- no room: holds its keys, first come first served --room--> run again
+//!     +-- copies in parts: holds its keys --turn--> run again
 //!     +-- depends on data not yet durable: holds its keys --durable--> run again
 //! ```
 //!
@@ -41,6 +42,8 @@ pub(super) struct OperationSchedule {
     held: BTreeMap<KeyHash, HeldSpan>,
     /// Operations stalled for room, in order.
     waiting_for_room: VecDeque<usize>,
+    /// Operations that copy in parts, in order.
+    in_parts: VecDeque<usize>,
     /// Operations stalled until this sequence is durable.
     waiting_for_durability: BTreeSet<(Sequence, usize)>,
     /// Expiries in flight.
@@ -128,6 +131,10 @@ impl<M: Media> SsdDevice<M> {
     /// Runs waiting operations: those whose stall has ended, those behind them, and those that wait for room.
     pub(super) fn run_waiting(&mut self) -> bool {
         let mut moved = false;
+        // One part, whatever the number of operations that copy in parts.
+        if self.release_queue.has_room() {
+            self.schedule.runnable.extend(self.schedule.in_parts.pop_front());
+        }
         while let Some(at) = self.schedule.runnable.pop_front() {
             self.run_operation(at);
             moved = true;
@@ -211,8 +218,11 @@ impl<M: Media> SsdDevice<M> {
             self.ftl.clear_failed_pages();
             result
         };
-        for page in std::mem::take(&mut operation.pinned_pages) {
-            self.ftl.unpin(page);
+        // The pages of the other parts stay in memory until all are copied.
+        if !matches!(result, Err(StallReason::Turn)) {
+            for page in std::mem::take(&mut operation.pinned_pages) {
+                self.ftl.unpin(page);
+            }
         }
         match result {
             Ok(outcome) => {
@@ -283,6 +293,11 @@ impl<M: Media> SsdDevice<M> {
                     self.ftl.request_page(*page, ReadWaiter::Operation(at));
                 }
             }
+            // One is copied whole before the next one begins, so that only one holds a part.
+            StallReason::Turn if operation.value_progress.is_some_and(|progress| progress.bytes_done > 0) => {
+                self.schedule.in_parts.push_front(at);
+            }
+            StallReason::Turn => self.schedule.in_parts.push_back(at),
             StallReason::NotDurable(sequence) => {
                 self.ftl.request_sequence(sequence);
                 // An operation in the room queue is run again every turn anyway.

@@ -10,6 +10,7 @@ use crate::limits::{
 };
 use crate::log::record::HEADER_BYTES;
 use crate::media::Media;
+use crate::media::geometry::PAGE_DATA_BYTES;
 use crate::namespace::BlockFormat;
 use headwater_host::width::{narrow, to_usize};
 use headwater_nvme::spec::status::Status;
@@ -19,6 +20,13 @@ impl<M: Media> SsdDevice<M> {
     #[must_use]
     pub fn transfer_bytes_max(&self) -> usize {
         (TRANSFER_BYTES_MAX as usize).min(self.value_bytes_max())
+    }
+
+    /// Returns the maximum of [`bytes`](BatchWrite::bytes) of all writes of a batch: a batch is built whole in device
+    /// DRAM, of which it takes at most half.
+    #[must_use]
+    pub fn batch_bytes_max(&self) -> usize {
+        BATCH_BYTES_MAX.min(self.ftl().page_cache().frames_max() / 2 * PAGE_DATA_BYTES)
     }
 
     /// Checks a command on blocks against the limits of its namespace.
@@ -72,8 +80,23 @@ impl<M: Media> SsdDevice<M> {
     }
 }
 
-/// Checks that a batch is inside the limits and names no key twice.
-pub(super) fn check_batch(writes: &[BatchWrite], value_max: usize) -> Result<(), Status> {
+impl BatchWrite {
+    /// Returns the bytes that count against the limit of a batch: those of the key, the value and the record's header.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let value_bytes = match self {
+            Self::Store { value, .. } => value.len(),
+            Self::Delete { .. } => 0,
+        };
+        HEADER_BYTES + self.key().len() + value_bytes
+    }
+}
+
+/// Checks that a batch is inside the limits (the longest value, and the bytes of all writes) and names no key twice.
+pub(super) fn check_batch(
+    writes: &[BatchWrite],
+    (value_max, bytes_max): (usize, usize),
+) -> Result<(), Status> {
     if writes.len() > BATCH_WRITES_MAX {
         return Err(Status::INVALID_FIELD);
     }
@@ -81,15 +104,14 @@ pub(super) fn check_batch(writes: &[BatchWrite], value_max: usize) -> Result<(),
     let mut bytes = 0;
     for write in writes {
         key_fits(write.key())?;
-        let value_bytes = match write {
-            BatchWrite::Store { value, .. } => value.len(),
-            BatchWrite::Delete { .. } => 0,
-        };
-        bytes += HEADER_BYTES + write.key().len() + value_bytes;
+        if matches!(write, BatchWrite::Store { value, .. } if value.len() > value_max) {
+            return Err(Status::INVALID_VALUE_SIZE);
+        }
+        bytes += write.bytes();
         keys.push(write.key());
     }
-    if bytes > BATCH_BYTES_MAX.min(value_max + value_max / 2) {
-        return Err(Status::INVALID_VALUE_SIZE);
+    if bytes > bytes_max {
+        return Err(Status::COMMAND_SIZE_LIMIT);
     }
     keys.sort_unstable();
     if keys.windows(2).any(|pair| pair[0] == pair[1]) {

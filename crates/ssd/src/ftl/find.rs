@@ -212,7 +212,7 @@ impl<M: Media> Ftl<M> {
         self.pending_prefetch.set(PendingPrefetch { address, bytes: left });
     }
 
-    fn all_pages(&self, address: RecordAddress, bytes: usize) -> StallReason {
+    pub(crate) fn all_pages(&self, address: RecordAddress, bytes: usize) -> StallReason {
         let missing = RecordPieces::new(self, address, 0, bytes).missing();
         match missing.iter().find(|page| self.failed_pages.contains(page)) {
             Some(page) => StallReason::Unreadable(*page),

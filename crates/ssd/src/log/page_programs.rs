@@ -5,12 +5,13 @@
 
 use super::page::PageSpare;
 use super::page_cache::PageCache;
-use crate::media::geometry::{PAGE_DATA_BYTES, PAGE_SPARE_BYTES, PAGES_PER_BLOCK, PageAddress};
+use crate::media::geometry::{PAGE_DATA_BYTES, PAGE_SPARE_BYTES, PageAddress};
 use crate::media::token::MediaPurpose;
 use crate::media::{Media, MediaOp, MediaTraits, RefusalReason, RefusedOp};
 use headwater_dma::frame::MediaFrame;
 use headwater_host::clock::Nanos;
 use headwater_host::copy::copy_streaming;
+use headwater_host::width::to_usize;
 use std::collections::{BTreeMap, VecDeque};
 
 /// Data and spare; the bytes of a frame behind them belong to the medium.
@@ -25,10 +26,29 @@ struct FilledPage {
     is_sealed: bool,
 }
 
+/// Consecutive pages of one block: the id and the address of the first, and the number of pages.
+#[derive(Clone, Copy, Debug)]
+struct PageRun {
+    id: u64,
+    first: PageAddress,
+    pages: u64,
+}
+
+impl PageRun {
+    /// Returns the id of a page, if the run has it.
+    #[inline]
+    fn id_of(&self, page: PageAddress) -> Option<u64> {
+        let behind = u64::from(page.page.checked_sub(self.first.page)?);
+        (page.block == self.first.block && behind < self.pages).then_some(self.id + behind)
+    }
+}
+
 /// The programs of a log.
 #[derive(Debug, Default)]
 pub(super) struct PagePrograms {
     filled: VecDeque<FilledPage>,
+    /// The runs of consecutive pages in `filled`, oldest first; the first ones may be gone from it.
+    runs: VecDeque<PageRun>,
     in_flight: BTreeMap<u64, PageAddress>,
     next: u64,
     programmed_pages: u64,
@@ -52,6 +72,19 @@ impl PagePrograms {
 
     /// Adds a filled page.
     pub(super) fn push(&mut self, page: PageAddress, frame: MediaFrame) {
+        let oldest = self.filled.front().map_or(self.next, |filled| filled.id);
+        while self.runs.front().is_some_and(|run| run.id + run.pages <= oldest) {
+            self.runs.pop_front();
+        }
+        match self.runs.back_mut() {
+            Some(run)
+                if run.first.block == page.block
+                    && u64::from(run.first.page) + run.pages == u64::from(page.page) =>
+            {
+                run.pages += 1;
+            }
+            _ => self.runs.push_back(PageRun { id: self.next, first: page, pages: 1 }),
+        }
         self.filled.push_back(FilledPage { id: self.next, page, frame, is_sealed: false });
         self.next += 1;
     }
@@ -136,12 +169,11 @@ impl PagePrograms {
     /// Returns the bytes of a filled page that the medium has not accepted yet.
     #[inline]
     pub(super) fn peek(&self, page: PageAddress) -> Option<&[u8]> {
-        let (first, last) = (self.filled.front()?, self.filled.back()?);
-        // Filled pages are consecutive, in one or two blocks except for a record that spans more blocks.
-        let near = page.block == first.page.block || page.block == last.page.block;
-        if !near && self.filled.len() <= PAGES_PER_BLOCK {
-            return None;
-        }
-        self.filled.iter().find(|filled| filled.page == page).map(|filled| &*filled.frame)
+        let oldest = self.filled.front()?.id;
+        // Filled pages are in one or two runs, except for a record that spans more blocks.
+        let id = self.runs.iter().find_map(|run| run.id_of(page))?;
+        let filled = self.filled.get(to_usize(id.checked_sub(oldest)?))?;
+        assert!(filled.page == page, "the queue of programs has {} in the place of {page}", filled.page);
+        Some(&*filled.frame)
     }
 }

@@ -327,9 +327,12 @@ pub(crate) fn retry_with_pages<M: Media, T>(
             Ok(answer) => return Ok(answer),
             Err(StallReason::Pages(pages)) => pages,
             Err(StallReason::Unreadable(page)) => return Err(MediaError::Unreadable { page }),
-            Err(StallReason::Room { .. } | StallReason::NotDurable(_) | StallReason::InDoubt) => {
-                unreachable!("a read stalls only for pages")
-            }
+            Err(
+                StallReason::Room { .. }
+                | StallReason::Turn
+                | StallReason::NotDurable(_)
+                | StallReason::InDoubt,
+            ) => unreachable!("a read stalls only for pages"),
         };
         read_into_dram(ftl, need, missing, now)?;
     }

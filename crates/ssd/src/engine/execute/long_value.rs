@@ -1,0 +1,70 @@
+//! Reads a long value in parts, so that a copy of many megabytes keeps no other operation waiting.
+//!
+//! Input: a record, and the progress of the operation that reads it. Output: the bytes, once all parts are copied; before,
+//! a stall until the operation's next turn. Invariant: the operation holds its key between the parts, so that the record
+//! may move but not change; a failed part leaves the bytes of the parts before it.
+
+use crate::engine::operation::ValueProgress;
+use crate::ftl::{Ftl, RecordPieces, StallReason};
+use crate::index::IndexEntry;
+use crate::log::record::{HEADER_BYTES, RecordHeader};
+use crate::media::Media;
+use crate::mutant::{Mutant, mutant};
+use headwater_host::copy::{copy_crc32c, crc32c};
+
+/// Bytes of one part: well below a millisecond.
+const PART_BYTES: usize = 512 << 10;
+
+/// Returns true if a value is read in parts: it is long, and its bytes are all that its sink has.
+pub(super) fn is_read_in_parts(header: &RecordHeader, sink: &[u8], progress: Option<&ValueProgress>) -> bool {
+    header.value_bytes as usize > PART_BYTES && (sink.is_empty() || progress.is_some())
+}
+
+/// Reads the next part of a value, of which the sink receives at most `bytes_max` bytes. Returns true if the whole record
+/// is intact, once it is read.
+pub(super) fn read_part<M: Media>(
+    ftl: &Ftl<M>,
+    (entry, header): (IndexEntry, &RecordHeader),
+    (sink, bytes_max): (&mut Vec<u8>, u32),
+    progress: &mut Option<ValueProgress>,
+) -> Result<bool, StallReason> {
+    let key_end = HEADER_BYTES + usize::from(header.key_bytes);
+    let stall = |_| ftl.all_pages(entry.address, header.payload_end());
+    let Some(before) = progress.filter(|before| before.sequence == header.sequence) else {
+        let mut crc = 0;
+        for piece in RecordPieces::new(ftl, entry.address, 4, key_end - 4) {
+            crc = crc32c(crc, piece.map_err(stall)?);
+        }
+        sink.clear();
+        *progress = Some(ValueProgress { sequence: header.sequence, bytes_done: 0, crc });
+        return Err(StallReason::Turn);
+    };
+    let value_bytes = header.value_bytes as usize;
+    let wanted = header.value_bytes.min(bytes_max) as usize;
+    if sink.is_empty() {
+        sink.reserve_exact(wanted);
+    }
+    let (mut at, mut crc) = (before.bytes_done, before.crc);
+    let end = value_bytes.min(at + PART_BYTES);
+    for piece in RecordPieces::new(ftl, entry.address, key_end + at, end - at) {
+        let Ok(piece) = piece else {
+            sink.truncate(before.bytes_done.min(wanted));
+            return Err(ftl.all_pages(entry.address, header.payload_end()));
+        };
+        let (copied, rest) = piece.split_at(wanted.saturating_sub(at).min(piece.len()));
+        let start = sink.len();
+        sink.resize(start + copied.len(), 0);
+        crc = crc32c(copy_crc32c(&mut sink[start..], copied, crc), rest);
+        at += piece.len();
+    }
+    if end < value_bytes {
+        *progress = Some(ValueProgress { bytes_done: end, crc, ..before });
+        return Err(StallReason::Turn);
+    }
+    *progress = None;
+    let intact = crc == header.crc || mutant(Mutant::ReadChecksumIgnored);
+    if !intact {
+        sink.clear();
+    }
+    Ok(intact)
+}

@@ -1,0 +1,161 @@
+//! Tests of long values and large batches: they are read in parts, and no other operation waits for all of them.
+
+#![expect(clippy::unwrap_used, reason = "a test fails if its setup fails")]
+
+use bytes::Bytes;
+use headwater_host::clock::{Nanos, UnixMillis};
+use headwater_nvme::spec::status::Status;
+use headwater_ssd::command::{
+    BatchWrite, FrontEndId, NamespaceId, ReadRelease, RecordExpiry, SsdCommand, SsdCompletion, SubmitError,
+    WriteCondition,
+};
+use headwater_ssd::engine::{DeviceConfig, SsdDevice, StartTime};
+use headwater_ssd::limits::{BATCH_BYTES_MAX, VALUE_BYTES_MAX};
+use headwater_ssd::media::FlashGeometry;
+use headwater_ssd::media::memory::MemoryMedia;
+
+const FRONT_END: FrontEndId = FrontEndId(1);
+const WALL: UnixMillis = UnixMillis(1_000_000);
+const MIB: usize = 1 << 20;
+
+fn open(blocks: u32, config: DeviceConfig) -> SsdDevice<MemoryMedia> {
+    let media = MemoryMedia::erased(FlashGeometry::with_blocks(blocks)).unwrap();
+    let start = StartTime { now: Nanos::ZERO, wall: WALL };
+    SsdDevice::open(media, config, start, &mut |_| {}).unwrap()
+}
+
+fn submit(device: &mut SsdDevice<MemoryMedia>, token: u64, command: SsdCommand) {
+    device.submit(FRONT_END, NamespaceId::FIRST, token, command).unwrap();
+}
+
+/// Polls until a completion is there, and returns it with the number of polls.
+fn next(device: &mut SsdDevice<MemoryMedia>) -> (SsdCompletion, usize) {
+    for polls in 1..100_000 {
+        device.poll(Nanos::ZERO, WALL);
+        if let Some(completion) = device.next_completion(FRONT_END) {
+            return (completion, polls);
+        }
+    }
+    panic!("no command completes");
+}
+
+fn store(key: &'static [u8], value: Vec<u8>) -> SsdCommand {
+    SsdCommand::Store {
+        key: Bytes::from_static(key),
+        value: value.into(),
+        condition: WriteCondition::Always,
+        expiry: RecordExpiry::Never,
+    }
+}
+
+fn retrieve(key: &'static [u8], bytes_max: u32) -> SsdCommand {
+    let release = ReadRelease::WhenDurable;
+    SsdCommand::Retrieve { key: Bytes::from_static(key), sink: Vec::new().into(), bytes_max, release }
+}
+
+fn text(bytes: usize) -> Vec<u8> {
+    (0..bytes as u64).map(|at| at.to_le_bytes()[0] ^ at.to_le_bytes()[1]).collect()
+}
+
+#[test]
+fn short_reads_complete_between_the_parts_of_a_long_one() {
+    let mut device = open(256, DeviceConfig::default());
+    let long = text(VALUE_BYTES_MAX);
+    for command in [store(b"long", long.clone()), store(b"short", b"s".to_vec())] {
+        submit(&mut device, 1, command);
+        assert_eq!(next(&mut device).0.status, Status::SUCCESS);
+    }
+    // The parts of two long reads take their turns.
+    submit(&mut device, 2, retrieve(b"long", u32::MAX));
+    for token in 100..120 {
+        submit(&mut device, token, retrieve(b"short", u32::MAX));
+        let (completion, polls) = next(&mut device);
+        assert_eq!((completion.token, &completion.sink[..], polls), (token, &b"s"[..], 1));
+    }
+    let (completion, polls) = next(&mut device);
+    assert_eq!((completion.token, completion.status), (2, Status::SUCCESS));
+    assert!(completion.sink == long && polls > 5, "after {polls} polls");
+    for bytes_max in [0, 1, 4_095, 600_000, 1 << 19, (1 << 19) + 1] {
+        submit(&mut device, 3, retrieve(b"long", bytes_max));
+        let (completion, _) = next(&mut device);
+        assert!(completion.sink == long[..bytes_max as usize], "{bytes_max} bytes");
+        assert_eq!(completion.value_bytes as usize, long.len());
+    }
+}
+
+#[test]
+fn long_read_gives_the_value_of_its_submission_or_none() {
+    let mut device = open(256, DeviceConfig::default());
+    let long = text(5 * MIB + 77);
+    submit(&mut device, 1, store(b"long", long.clone()));
+    next(&mut device);
+    // A store of the same key waits until the value is read.
+    submit(&mut device, 2, retrieve(b"long", u32::MAX));
+    device.poll(Nanos::ZERO, WALL);
+    submit(&mut device, 3, store(b"long", b"new".to_vec()));
+    submit(&mut device, 4, retrieve(b"long", u32::MAX));
+    let (completion, _) = next(&mut device);
+    assert!(completion.token == 2 && completion.sink == long);
+    assert_eq!(next(&mut device).0.token, 3);
+    assert_eq!(next(&mut device).0.sink, b"new");
+    // A removal of all keys does not wait.
+    submit(&mut device, 5, store(b"long", long));
+    next(&mut device);
+    submit(&mut device, 6, retrieve(b"long", u32::MAX));
+    (0..4).for_each(|_| {
+        device.poll(Nanos::ZERO, WALL);
+    });
+    submit(&mut device, 7, SsdCommand::Clear);
+    let both = [next(&mut device).0, next(&mut device).0];
+    let read = both.iter().find(|completion| completion.token == 6).unwrap();
+    assert_eq!((read.status, read.sink.len()), (Status::KEY_DOES_NOT_EXIST, 0));
+}
+
+/// Returns a batch of so many values of one length.
+fn batch(count: usize, value_bytes: usize) -> Vec<BatchWrite> {
+    let writes = (0..count).map(|number| BatchWrite::Store {
+        key: Bytes::from(format!("{number:0>8}")),
+        value: vec![b'v'; value_bytes].into(),
+        condition: WriteCondition::Always,
+        expiry: RecordExpiry::Never,
+    });
+    writes.collect()
+}
+
+#[test]
+fn batch_is_written_up_to_the_limit_that_the_device_names() {
+    for frames_max in [1_024, 4_096, 16_384, 65_536] {
+        let mut device = open(1_024, DeviceConfig { frames_max, ..DeviceConfig::default() });
+        let bytes_max = device.batch_bytes_max();
+        assert_eq!(bytes_max, BATCH_BYTES_MAX.min(frames_max / 2 * 4_096));
+        let record = batch(1, 0)[0].bytes();
+        for value_bytes in [500_000, 5_000] {
+            let count = bytes_max / (record + value_bytes);
+            let mut writes = batch(count, value_bytes);
+            let used: usize = writes.iter().map(BatchWrite::bytes).sum();
+            writes.extend(batch(count + 1, bytes_max - used - record).pop());
+            for _ in 0..4 {
+                // Reads keep pages in memory at the same time.
+                submit(&mut device, 1, SsdCommand::Batch { writes: writes.clone() });
+                submit(&mut device, 2, retrieve(b"00000000", u32::MAX));
+                for _ in 0..2 {
+                    assert_eq!(next(&mut device).0.status, Status::SUCCESS, "{frames_max} frames");
+                }
+            }
+            writes.extend(batch(count + 2, 0).pop());
+            let refused =
+                device.submit(FRONT_END, NamespaceId::FIRST, 3, SsdCommand::Batch { writes }).unwrap_err();
+            assert_eq!(refused, SubmitError::Refused(Status::COMMAND_SIZE_LIMIT));
+        }
+    }
+}
+
+#[test]
+fn value_of_a_batch_is_no_longer_than_any_other() {
+    let mut device = open(256, DeviceConfig::default());
+    let writes = batch(1, VALUE_BYTES_MAX + 1);
+    let refused = device.submit(FRONT_END, NamespaceId::FIRST, 1, SsdCommand::Batch { writes }).unwrap_err();
+    assert_eq!(refused, SubmitError::Refused(Status::INVALID_VALUE_SIZE));
+    submit(&mut device, 2, SsdCommand::Batch { writes: batch(1, VALUE_BYTES_MAX) });
+    assert_eq!(next(&mut device).0.status, Status::SUCCESS);
+}
