@@ -68,6 +68,10 @@ pub trait CoreDevice: CoreWork {
     /// submitted and not executed do not count.
     fn value_bytes(&self, namespace: NamespaceId, key: &[u8]) -> usize;
 
+    /// Returns the maximum of the bytes of all writes of a batch, as [`bytes`](headwater_ssd::command::BatchWrite::bytes) counts
+    /// them.
+    fn batch_bytes_max(&self) -> usize;
+
     /// Takes the next completion that may be returned to the front end.
     fn next_completion(&mut self, front_end: FrontEndId) -> Option<SsdCompletion>;
 }
@@ -97,6 +101,10 @@ impl<M: Media> CoreDevice for SsdDevice<M> {
     #[inline]
     fn value_bytes(&self, namespace: NamespaceId, key: &[u8]) -> usize {
         self.record_bytes(namespace, key)
+    }
+
+    fn batch_bytes_max(&self) -> usize {
+        Self::batch_bytes_max(self)
     }
 
     #[inline]

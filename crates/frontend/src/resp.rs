@@ -246,7 +246,7 @@ impl RespFrontEnd {
             self.shared.last_save = wall;
             self.last_sweep = now;
         }
-        let mut moved = self.take_completions(store);
+        let mut moved = self.take_completions(store).count > 0;
         moved |= self.retry_busy(store);
         moved |= self.wake_sleepers(store);
         moved |= self.run_long_operation(store);

@@ -12,11 +12,8 @@ use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::{
     BatchWrite, NamespaceId, RecordExpiry, SsdCommand, SsdCompletion, SubmitError, WriteCondition,
 };
-use headwater_ssd::limits::{BATCH_BYTES_MAX, BATCH_WRITES_MAX};
+use headwater_ssd::limits::BATCH_WRITES_MAX;
 use std::collections::BTreeMap;
-
-/// The bytes of a record besides key and value, rounding included.
-const RECORD_OVERHEAD_BYTES: usize = 64;
 
 /// An atomic batch of writes.
 #[derive(Debug)]
@@ -39,10 +36,8 @@ impl AtomicWrites {
         for at in (1..request.len()).step_by(2) {
             last.insert(request.bytes(at), at + 1);
         }
-        let bytes: usize =
-            last.iter().map(|(key, &at)| key.len() + request.arg(at).len() + RECORD_OVERHEAD_BYTES).sum();
-        if last.len() > BATCH_WRITES_MAX || bytes > BATCH_BYTES_MAX {
-            return Err(errors::BATCH_TOO_LARGE);
+        if last.len() > BATCH_WRITES_MAX {
+            return Err(errors::batch_of_too_many(last.len()));
         }
         let writes = last
             .into_iter()
@@ -63,6 +58,11 @@ impl AtomicWrites {
         }
         if self.submitted {
             return DriveResult::Waiting;
+        }
+        let (bytes, bytes_max) =
+            (self.writes.iter().map(BatchWrite::bytes).sum(), context.device.batch_bytes_max());
+        if bytes > bytes_max {
+            return DriveResult::Done(errors::batch_too_large(bytes, bytes_max).into());
         }
         let writes = self.writes.clone();
         match context.submit(0, self.namespace, SsdCommand::Batch { writes }) {

@@ -73,7 +73,9 @@ impl<S: CoreDevice> TurnContext<'_, S> {
                 }
                 continue;
             }
-            if connection.is_held() || self.is_still_locked(connection) || connection.share.is_used_up(self.shared.turn)
+            if connection.is_held()
+                || self.is_still_locked(connection)
+                || connection.share.is_used_up(self.shared.turn)
             {
                 break;
             }

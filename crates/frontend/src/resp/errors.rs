@@ -4,7 +4,7 @@
 //! replaces line ends in a text with blanks, so that no argument can forge a reply.
 
 use headwater_nvme::spec::status::Status;
-use headwater_ssd::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use headwater_ssd::limits::{BATCH_BYTES_MAX, BATCH_WRITES_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use std::borrow::Cow;
 
 /// The text of an error reply.
@@ -66,8 +66,6 @@ pub(crate) const CLIENT_MEMORY: Status = Status { code_type: 7, code: 0xC1, do_n
 pub(crate) const TOO_MANY_KEYS: ErrorReply = ErrorReply::fixed(
     "ERR the keys exceed the memory for one reply; use SCAN, or receive your replies and try again",
 );
-pub(crate) const BATCH_TOO_LARGE: ErrorReply =
-    ErrorReply::fixed("ERR too many keys or bytes for one all-or-nothing write; split the command");
 
 /// Returns the error for an unknown command, with as much of its arguments as Redis shows.
 pub(crate) fn unknown_command<'a>(name: &[u8], arguments: impl Iterator<Item = &'a [u8]>) -> ErrorReply {
@@ -98,6 +96,26 @@ fn c_string(bytes: &[u8]) -> &[u8] {
 /// Returns the error for a wrong number of arguments of `name`, which may be `command|subcommand`.
 pub(crate) fn wrong_arity(name: &str) -> ErrorReply {
     ErrorReply::formatted(format!("ERR wrong number of arguments for '{name}' command"))
+}
+
+/// Returns the error for a write of too many keys at once.
+pub(crate) fn batch_of_too_many(keys: usize) -> ErrorReply {
+    ErrorReply::formatted(format!(
+        "ERR {keys} keys are more than one all-or-nothing write may have ({BATCH_WRITES_MAX}); split the command"
+    ))
+}
+
+/// Returns the error for a write of too many bytes at once.
+pub(crate) fn batch_too_large(bytes: usize, bytes_max: usize) -> ErrorReply {
+    let more_memory = if bytes_max < BATCH_BYTES_MAX && bytes <= BATCH_BYTES_MAX {
+        ", or start the node with more --memory"
+    } else {
+        ""
+    };
+    ErrorReply::formatted(format!(
+        "ERR keys, values and headers of {bytes} bytes are more than one all-or-nothing write may have ({bytes_max}); \
+         split the command{more_memory}"
+    ))
 }
 
 /// Returns the error for an unknown subcommand.

@@ -67,7 +67,12 @@ impl LargeWrites {
 
     /// Returns an upper bound of the bytes that a key's value will have when a command that is submitted now is executed.
     #[inline]
-    pub(crate) fn value_bytes<S: CoreDevice>(&self, device: &S, namespace: NamespaceId, key: &Bytes) -> usize {
+    pub(crate) fn value_bytes<S: CoreDevice>(
+        &self,
+        device: &S,
+        namespace: NamespaceId,
+        key: &Bytes,
+    ) -> usize {
         device.value_bytes(namespace, key).max(self.longest(namespace, key))
     }
 

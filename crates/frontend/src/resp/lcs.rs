@@ -43,7 +43,7 @@ pub(crate) struct LcsComputation {
     /// The present cell: an index of the longer string, and one of the shorter.
     at: (usize, usize),
     /// The directions: true if the left string is one byte shorter in the next cell.
-    directions: Vec<u64>,
+    directions: Vec<u8>,
     /// The cell from which the rest of the subsequence is found: lengths of both strings.
     back: (usize, usize),
     /// True if the last byte that was found belongs to the last run.
@@ -55,12 +55,12 @@ impl LcsComputation {
     /// Creates the computation for two strings.
     pub(crate) fn new(left: Vec<u8>, right: Vec<u8>) -> Self {
         let shorter = left.len().min(right.len());
-        let cells = left.len() * right.len();
+        let bytes = left.len().max(right.len()) * shorter.div_ceil(8);
         Self {
             row: vec![0; shorter + 1],
             diagonal: 0,
             at: (0, 0),
-            directions: vec![0; cells.div_ceil(64)],
+            directions: vec![0; bytes],
             back: (left.len(), right.len()),
             run_open: false,
             found: CommonSubsequence { bytes: Vec::new(), runs: Vec::new() },
@@ -71,7 +71,8 @@ impl LcsComputation {
 
     /// Returns the bytes of memory for the table of two strings of these lengths.
     pub(crate) fn table_bytes(left: usize, right: usize) -> usize {
-        left.saturating_mul(right) / 8 + left.min(right) * 4
+        let (longer, shorter) = (left.max(right), left.min(right));
+        longer.saturating_mul(shorter.div_ceil(8)) + shorter * 4
     }
 
     /// Goes on for so many steps. Returns true once the computation is done; `row_only` ends it with the length.
@@ -101,18 +102,24 @@ impl LcsComputation {
         let (mut outer, mut inner) = self.at;
         while *steps > 0 && outer < longer.len() && !shorter.is_empty() {
             let byte = longer[outer];
-            let end = shorter.len().min(inner.saturating_add(*steps));
+            // The cells of one byte of the directions.
+            let byte_at = outer * shorter.len().div_ceil(8) + inner / 8;
+            let end = shorter.len().min(inner / 8 * 8 + 8).min(inner.saturating_add(*steps));
             *steps -= end - inner;
-            for (at, &other) in (inner..end).zip(&shorter[inner..end]) {
-                let above = self.row[at + 1];
-                let before = self.row[at];
-                self.row[at + 1] = if byte == other { self.diagonal + 1 } else { above.max(before) };
+            let (mut before, mut diagonal, mut directions) = (self.row[inner], self.diagonal, 0_u8);
+            for ((cell, &other), bit) in
+                self.row[inner + 1..=end].iter_mut().zip(&shorter[inner..end]).zip(inner % 8..)
+            {
+                let above = *cell;
                 // Above is one byte less of the longer string, before one byte less of the shorter.
                 let less_left = if left_is_longer { above > before } else { before > above };
-                let cell = outer * shorter.len() + at;
-                self.directions[cell / 64] |= u64::from(less_left) << (cell % 64);
-                self.diagonal = above;
+                directions |= u8::from(less_left) << bit;
+                before = if byte == other { diagonal + 1 } else { above.max(before) };
+                *cell = before;
+                diagonal = above;
             }
+            self.directions[byte_at] |= directions;
+            self.diagonal = diagonal;
             inner = end;
             if inner == shorter.len() {
                 (outer, inner) = (outer + 1, 0);
@@ -147,12 +154,10 @@ impl LcsComputation {
             } else {
                 self.run_open = false;
                 // For equally long subsequences, the direction is the same as in Redis.
-                let cell = if self.left.len() >= self.right.len() {
-                    (i - 1) * self.right.len() + j - 1
-                } else {
-                    (j - 1) * self.left.len() + i - 1
-                };
-                let less_left = self.directions[cell / 64] >> (cell % 64) & 1 == 1;
+                let left_is_longer = self.left.len() >= self.right.len();
+                let (outer, inner) = if left_is_longer { (i - 1, j - 1) } else { (j - 1, i - 1) };
+                let byte_at = outer * self.left.len().min(self.right.len()).div_ceil(8) + inner / 8;
+                let less_left = self.directions[byte_at] >> (inner % 8) & 1 == 1;
                 self.back = if less_left { (i - 1, j) } else { (i, j - 1) };
             }
         }

@@ -109,7 +109,7 @@ impl LcsOperation {
     pub(crate) fn bytes_at_start(&self, length: impl Fn(NamespaceId, &Bytes) -> usize) -> usize {
         let [left, right] = [0, 1].map(|at: usize| length(self.namespace, &self.keys[at]));
         let table = LcsComputation::table_bytes(left, right);
-        left + right + table.min(LCS_CELLS_MAX / 4)
+        left + right + table.min(LCS_CELLS_MAX)
     }
 
     /// Applies a completion to the state.

@@ -46,7 +46,11 @@ pub const BATCH_COMMANDS_MAX: usize = 512;
 /// Bytes read from one connection in one turn, so that no client starves another.
 pub const TURN_BYTES_MAX: usize = 256 << 10;
 /// Commands of one connection executed in one turn; the rest waits for the next one.
-pub const TURN_COMMANDS_MAX: u32 = 256;
+pub const TURN_COMMANDS_MAX: u32 = 128;
+/// Device commands completed in one turn after which sockets are served again.
+pub const TURN_COMPLETIONS_MAX: usize = 256;
+/// Bytes of values read in one turn after which sockets are served again.
+pub const TURN_VALUE_BYTES_MAX: usize = 1 << 20;
 /// Bytes of output that count as much as a command.
 pub const TURN_OUTPUT_BYTES_EACH: usize = 256;
 /// Bytes requested in one read.
@@ -74,6 +78,6 @@ pub const SLOWLOG_ENTRIES_MAX: usize = 10_000;
 /// Longest `DEBUG SLEEP`, in seconds.
 pub const DEBUG_SLEEP_SECONDS_MAX: f64 = 60.0;
 /// Steps of a long computation in one turn, well below a millisecond.
-pub const LONG_STEPS_MAX: usize = 128 << 10;
+pub const LONG_STEPS_MAX: usize = 64 << 10;
 /// Cells of the table of LCS: 64 Mi, about one second of one core.
 pub const LCS_CELLS_MAX: usize = 64 << 20;

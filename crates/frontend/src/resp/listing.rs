@@ -46,6 +46,17 @@ enum ListingPurpose {
     Random,
 }
 
+/// The state of the present step: one command to the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ListingStep {
+    /// It may be submitted.
+    Due,
+    /// Its completion is outstanding.
+    Submitted,
+    /// It is done; the next one is due in a later turn.
+    Done,
+}
+
 /// A listing of a namespace's keys.
 #[derive(Debug)]
 pub(crate) struct KeyListing {
@@ -70,7 +81,7 @@ pub(crate) struct KeyListing {
     pieces: Vec<Vec<u8>>,
     count: usize,
     bytes: usize,
-    submitted: bool,
+    step: ListingStep,
     finished: bool,
     failed: Option<ErrorReply>,
 }
@@ -131,7 +142,7 @@ impl KeyListing {
             pieces: Vec::new(),
             count: 0,
             bytes: 0,
-            submitted: false,
+            step: ListingStep::Due,
             finished: false,
             failed: None,
         }
@@ -144,7 +155,7 @@ impl KeyListing {
 
     /// Submits the device commands that are due.
     pub(crate) fn drive<S: CoreDevice>(&mut self, context: &mut OperationContext<'_, S>) -> DriveResult {
-        if self.submitted {
+        if self.step == ListingStep::Submitted {
             return DriveResult::Waiting;
         }
         if self.failed.is_none() && !self.compare(context.shared) {
@@ -155,6 +166,10 @@ impl KeyListing {
         }
         if self.finished || !self.found.is_empty() {
             return DriveResult::Done(self.reply(context));
+        }
+        // One step a turn: the device reads a page for each key.
+        if std::mem::replace(&mut self.step, ListingStep::Due) == ListingStep::Done {
+            return DriveResult::Again;
         }
         let keys = self.step_keys();
         let more = self.mean_bytes() * keys as usize;
@@ -169,7 +184,7 @@ impl KeyListing {
         let command = SsdCommand::List { position: self.from, keys_max: keys };
         match context.submit(0, self.namespace, command) {
             Ok(()) => {
-                self.submitted = true;
+                self.step = ListingStep::Submitted;
                 DriveResult::Waiting
             }
             Err(SubmitError::Busy(_)) => DriveResult::Busy,
@@ -179,7 +194,7 @@ impl KeyListing {
 
     /// Applies a completion to the state.
     pub(crate) fn accept(&mut self, completion: SsdCompletion) {
-        self.submitted = false;
+        self.step = ListingStep::Done;
         if !completion.status.is_success() {
             self.failed = Some(errors::from_status(completion.status));
             return;

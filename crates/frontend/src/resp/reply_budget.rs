@@ -143,6 +143,11 @@ impl ReplyBudget {
         }
     }
 
+    /// Returns true if there is room for all that connections wait for.
+    pub(crate) fn has_room_for_all(&self) -> bool {
+        self.held + self.queue.iter().map(|(_, lacks)| lacks).sum::<usize>() <= self.max
+    }
+
     /// Returns the first connection of the queue if there is room for what it waits for.
     #[inline]
     pub(crate) fn next_to_run(&self) -> Option<ClientIndex> {

@@ -17,9 +17,8 @@ impl<S: CoreDevice> TurnContext<'_, S> {
     /// gather asks for each of its values, a listing for each of its steps.
     #[inline]
     pub(crate) fn reply_bytes_of(&self, namespace: NamespaceId, plan: &CommandPlan) -> usize {
-        let length = |namespace, key: &Bytes| {
-            self.shared.large_writes.value_bytes(&*self.device, namespace, key)
-        };
+        let length =
+            |namespace, key: &Bytes| self.shared.large_writes.value_bytes(&*self.device, namespace, key);
         match plan {
             CommandPlan::Single { command: SsdCommand::Retrieve { key, bytes_max, .. }, .. } => {
                 length(namespace, key).min(*bytes_max as usize)

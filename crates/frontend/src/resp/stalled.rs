@@ -2,7 +2,7 @@
 //!
 //! Input: connections that ran or sent. Output: the account of unread replies, the next connection that may start its
 //! command, and closed connections. A client that receives nothing is closed only while other clients wait for memory: the one
-//! that has received nothing for the longest first, and no more than the first waiter needs.
+//! that has received nothing for the longest first, and no more than the waiters need.
 
 use super::RespFrontEnd;
 use super::connection::{ConnectionLife, RespConnection};
@@ -65,7 +65,7 @@ impl RespFrontEnd {
             .collect();
         stalled.sort_unstable();
         for (since, index) in stalled {
-            if self.shared.reply_budget.next_to_run().is_some() {
+            if self.shared.reply_budget.has_room_for_all() {
                 break;
             }
             self.warn_stalled(index, now.since(since));

@@ -7,7 +7,7 @@ use super::client_identity::ClientIdentity;
 use super::connection::{ConnectionLife, PipelineSlotState, RespConnection};
 use super::dispatch::TurnContext;
 use super::errors;
-use super::limits::{TURN_ACCEPTS_MAX, TURN_BYTES_MAX};
+use super::limits::{TURN_ACCEPTS_MAX, TURN_BYTES_MAX, TURN_COMPLETIONS_MAX, TURN_VALUE_BYTES_MAX};
 use super::listener::AcceptedClient;
 use super::locks::ClientIndex;
 use super::output_queue::FlushResult;
@@ -33,6 +33,15 @@ pub(crate) const STALL_SEARCH_INTERVAL: Nanos = Nanos::from_millis(100);
 pub(crate) const EPOLL_INTERVAL: Nanos = Nanos::from_micros(2);
 /// The maximum number of device polls in one turn while the device keeps completing commands.
 const TURN_DEVICE_POLLS_MAX: usize = 64;
+
+/// The completions that were taken from the device.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct TakenCompletions {
+    /// Their number.
+    pub(crate) count: usize,
+    /// Bytes of the values and keys that they carried.
+    value_bytes: usize,
+}
 
 /// The readiness of a client's socket in one event.
 #[derive(Clone, Copy, Debug)]
@@ -297,17 +306,18 @@ impl RespFrontEnd {
     }
 
     /// Takes every available completion and applies it to its connection.
-    pub(crate) fn take_completions<S: CoreDevice>(&mut self, store: &mut S) -> bool {
-        let mut any = false;
+    pub(crate) fn take_completions<S: CoreDevice>(&mut self, store: &mut S) -> TakenCompletions {
+        let mut taken = TakenCompletions::default();
         while let Some(completion) = store.next_completion(self.shared.front_end) {
-            any = true;
+            taken.count += 1;
+            taken.value_bytes += completion.payload_bytes();
             assert!(self.shared.in_flight > 0, "the device completed a command, and none is in flight");
             self.shared.in_flight -= 1;
             self.shared.large_writes.end(completion.token);
             let index = ClientIndex(narrow(completion.token >> 48));
             self.complete(store, index, completion);
         }
-        any
+        taken
     }
 
     fn complete<S: CoreDevice>(&mut self, store: &mut S, index: ClientIndex, completion: SsdCompletion) {
@@ -381,14 +391,19 @@ impl RespFrontEnd {
     /// Polls the device while it completes commands immediately.
     pub(crate) fn poll_device<S: CoreDevice>(&mut self, store: &mut S, now: Nanos, wall: UnixMillis) -> bool {
         let mut moved = false;
+        let mut all = TakenCompletions::default();
         for _ in 0..TURN_DEVICE_POLLS_MAX {
-            if self.shared.in_flight == 0 {
+            let enough = all.count >= TURN_COMPLETIONS_MAX || all.value_bytes >= TURN_VALUE_BYTES_MAX;
+            if self.shared.in_flight == 0 || enough {
                 break;
             }
             moved |= store.poll(now, wall);
-            if !self.take_completions(store) {
+            let taken = self.take_completions(store);
+            if taken.count == 0 {
                 break;
             }
+            all.count += taken.count;
+            all.value_bytes += taken.value_bytes;
             moved = true;
             self.run_dirty(store);
         }

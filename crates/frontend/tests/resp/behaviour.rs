@@ -331,3 +331,22 @@ fn resetstat_resets_info_and_leaves_the_metrics() {
     }
     assert!(!info.contains("cmdstat_set:"), "{info}");
 }
+
+#[test]
+fn error_of_a_write_that_is_too_large_names_its_bytes_and_the_limit() {
+    let node = TestNode::start(61, 1_000);
+    let mut wire = node.connect();
+    let (fits, half) = (vec![b'v'; 11 << 20], vec![b'v'; 13 << 20]);
+    assert_eq!(wire.call(&[b"MSET", b"a", &fits, b"b", &fits]), RespValue::Simple("OK".to_owned()));
+    let RespValue::Error(text) = wire.call(&[b"MSET", b"a", b"new", b"b", &half, b"c", &half]) else {
+        panic!("the write was taken")
+    };
+    let bytes = 2 * (13 << 20) + 3 * (1 + 48) + 3;
+    assert!(text.contains(&format!("headers of {bytes} bytes")) && text.contains("(25165824)"), "{text}");
+    let keys: Vec<Vec<u8>> = (0..65_537).map(|number| number.to_string().into_bytes()).collect();
+    let mut many: Vec<&[u8]> = vec![b"MSET"];
+    keys.iter().for_each(|key| many.extend([&key[..], b"v"]));
+    let RespValue::Error(text) = wire.call(&many) else { panic!("the write was taken") };
+    assert!(text.contains("65537 keys") && text.contains("(65536)"), "{text}");
+    assert_eq!(wire.call_line("STRLEN a"), RespValue::Integer(11 << 20), "a refused write has an effect");
+}

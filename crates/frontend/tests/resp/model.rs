@@ -388,6 +388,10 @@ impl CoreDevice for KvDeviceModel {
         self.records.get(&(namespace.0, key.to_vec())).map_or(0, |record| record.value.len())
     }
 
+    fn batch_bytes_max(&self) -> usize {
+        24 << 20
+    }
+
     fn next_completion(&mut self, _face: FrontEndId) -> Option<SsdCompletion> {
         if self.ready.is_empty() {
             return None;
