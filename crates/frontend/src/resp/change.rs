@@ -42,8 +42,8 @@ pub(crate) enum KeyChange {
     Increment(i64),
     /// INCRBYFLOAT.
     IncrementFloat(Bytes),
-    /// APPEND.
-    Append(Bytes),
+    /// APPEND, or several in a row: each value has a reply of its own.
+    Append(Vec<Bytes>),
     /// SETRANGE.
     SetRange {
         /// Offset of the first byte to write.
@@ -86,12 +86,29 @@ impl KeyChange {
     /// Returns the bytes by which the value may grow.
     pub(crate) fn growth(&self) -> usize {
         match self {
-            Self::Append(value) => value.len(),
+            Self::Append(values) => values.iter().map(Bytes::len).sum(),
             Self::SetRange { offset, value } if !value.is_empty() => {
                 offset.saturating_add(value.len()).min(VALUE_BYTES_MAX)
             }
             Self::SetBit { offset, .. } => to_usize(offset / 8).min(VALUE_BYTES_MAX),
             _ => 0,
+        }
+    }
+
+    /// Returns the reply of a change that failed: an error for each of its commands.
+    pub(crate) fn failed(&self, failure: ErrorReply) -> RespReply {
+        match self {
+            Self::Append(values) if values.len() > 1 => {
+                RespReply::Parts(values.iter().map(|_| RespReply::Error(failure.clone())).collect())
+            }
+            _ => failure.into(),
+        }
+    }
+
+    /// Adds the values of the APPEND commands that follow in the same pipeline.
+    pub(crate) fn add_appends(&mut self, following: &mut Vec<Bytes>) {
+        if let Self::Append(values) = self {
+            values.append(following);
         }
     }
 
@@ -108,7 +125,7 @@ impl KeyChange {
             Self::Increment(by) => increment(old.as_ref(), *by),
             Self::IncrementFloat(by) => increment_float(old.as_ref(), by),
             Self::SetBit { offset, bit } => set_bit(old, *offset, *bit),
-            Self::Append(value) => append(old, value),
+            Self::Append(values) => append(old, values),
             Self::SetRange { offset, value } => set_range(old, *offset, value),
             Self::Swap { value, expiry, condition } => {
                 let write = match condition {
@@ -157,14 +174,26 @@ fn set_bit(old: Option<OldValue>, offset: u64, bit: bool) -> Result<(WriteAction
     Ok((WriteAction::Store(bytes.into(), RecordExpiry::Keep), RespReply::Integer(i64::from(before))))
 }
 
-fn append(old: Option<OldValue>, value: &Bytes) -> Result<(WriteAction, RespReply), ErrorReply> {
+fn append(old: Option<OldValue>, values: &[Bytes]) -> Result<(WriteAction, RespReply), ErrorReply> {
     let mut bytes = old.map_or_else(Vec::new, |old| old.bytes);
-    if bytes.len() + value.len() > VALUE_BYTES_MAX {
-        return Err(errors::TOO_LONG);
+    let mut replies = Vec::with_capacity(values.len());
+    let mut fitted = 0;
+    for value in values {
+        if bytes.len() + value.len() > VALUE_BYTES_MAX {
+            replies.push(errors::TOO_LONG.into());
+        } else {
+            bytes.extend_from_slice(value);
+            fitted += 1;
+            replies.push(length_reply(bytes.len()));
+        }
     }
-    bytes.extend_from_slice(value);
-    let reply = length_reply(bytes.len());
-    Ok((WriteAction::Store(bytes.into(), RecordExpiry::Keep), reply))
+    let action =
+        if fitted == 0 { WriteAction::Nothing } else { WriteAction::Store(bytes.into(), RecordExpiry::Keep) };
+    match replies.len() {
+        1 if fitted == 0 => Err(errors::TOO_LONG),
+        1 => Ok((action, replies.swap_remove(0))),
+        _ => Ok((action, RespReply::Parts(replies))),
+    }
 }
 
 fn set_range(

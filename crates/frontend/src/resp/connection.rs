@@ -139,6 +139,8 @@ pub(crate) struct RespConnection {
     pub(crate) replies: ReplyAccount,
     /// True if the next command, or the next step of the present one, waits until replies are received.
     pub(crate) awaits_room: bool,
+    /// The values of the APPEND commands to the same key that directly follow the present one.
+    pub(crate) following_appends: Vec<Bytes>,
     /// The work done in the present turn.
     pub(crate) share: TurnShare,
     /// Bytes that the account of all clients has for this one.
@@ -182,6 +184,7 @@ impl RespConnection {
             slot_replies: 0,
             replies: ReplyAccount::default(),
             awaits_room: false,
+            following_appends: Vec::new(),
             share: TurnShare::default(),
             accounted: 0,
             first_slot: 0,

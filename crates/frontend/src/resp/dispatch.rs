@@ -14,7 +14,9 @@ use super::errors::{self, ErrorReply};
 use super::gather::KeyGather;
 use super::help;
 use super::large_writes::LargeWrites;
-use super::limits::{BATCH_COMMANDS_MAX, COUNTED_CHUNK_BYTES_MIN, IN_FLIGHT_MAX, QUERY_BUFFER_BYTES_MAX};
+use super::limits::{
+    APPENDS_TOGETHER_MAX, BATCH_COMMANDS_MAX, COUNTED_CHUNK_BYTES_MIN, IN_FLIGHT_MAX, QUERY_BUFFER_BYTES_MAX,
+};
 use super::locks::{KeyAccess, LockView};
 use super::operation::{RespOperation, operation_ref};
 use super::operation_step::{DriveResult, OperationContext};
@@ -84,6 +86,7 @@ impl<S: CoreDevice> TurnContext<'_, S> {
             let slot = connection.next_slot();
             let before = (slot, connection.in_flight);
             let output_before = connection.output.pending();
+            let appends = following_appends(connection, &pending);
             if self.execute(connection, &request) == RespOutcome::Retry {
                 let now = (connection.next_slot(), connection.in_flight);
                 assert!(now == before, "a command that is to be run again has had an effect");
@@ -95,6 +98,16 @@ impl<S: CoreDevice> TurnContext<'_, S> {
             let made = connection.output.pending().saturating_sub(output_before);
             connection.share.count(self.shared.turn, made);
             pending.cursor += 1;
+            // The APPEND commands that were executed with this one.
+            for _ in connection.following_appends.len()..appends {
+                let request = RespRequest::new(&pending.chunk, pending.batch.command(pending.cursor));
+                if pending.chunk.len() >= COUNTED_CHUNK_BYTES_MIN {
+                    connection.hold(slot, request.argument_bytes());
+                }
+                self.shared.count_command(RespCommand::Append, Nanos::ZERO, false);
+                connection.share.count(self.shared.turn, 0);
+                pending.cursor += 1;
+            }
             if mode == ReplyMode::SkipNext && connection.reply_mode == mode {
                 connection.reply_mode = ReplyMode::On;
             }
@@ -213,7 +226,7 @@ impl<S: CoreDevice> TurnContext<'_, S> {
                 }
                 outcome
             }
-            Ok(CommandPlan::Edit(key, change)) => {
+            Ok(CommandPlan::Edit(key, mut change)) => {
                 let namespace = connection.namespace();
                 if !self.shared.locks.acquire(namespace, &key, connection.index) {
                     self.shared.locks.add_waiter(namespace, &key, connection.index);
@@ -222,6 +235,7 @@ impl<S: CoreDevice> TurnContext<'_, S> {
                 }
                 connection.awaited_key = None;
                 connection.locks_held += 1;
+                change.add_appends(&mut connection.following_appends);
                 let edit = KeyEdit::new(namespace, key, change);
                 self.begin(connection, (verb, request.len()), RespOperation::Edit(edit));
                 RespOutcome::Taken
@@ -404,6 +418,29 @@ impl<S: CoreDevice> TurnContext<'_, S> {
             DriveResult::Done(reply) => connection.complete_slot(at, reply, self.shared),
         }
     }
+}
+
+/// Sets the values of the APPEND commands that follow one to the same key, and returns their number: each would read and
+/// write the whole value.
+fn following_appends(connection: &mut RespConnection, pending: &ParsedCommands) -> usize {
+    connection.following_appends.clear();
+    let command = |at| RespRequest::new(&pending.chunk, pending.batch.command(at));
+    let is_append = |request: &RespRequest<'_>| request.len() == 3 && request.arg_is(0, "append");
+    let first = command(pending.cursor);
+    if connection.reply_mode != ReplyMode::On || !is_append(&first) {
+        return 0;
+    }
+    for at in pending.cursor + 1..pending.batch.len() {
+        let next = command(at);
+        if !is_append(&next)
+            || next.arg(1) != first.arg(1)
+            || connection.following_appends.len() == APPENDS_TOGETHER_MAX
+        {
+            break;
+        }
+        connection.following_appends.push(next.bytes(2));
+    }
+    connection.following_appends.len()
 }
 
 /// Returns true if a command must wait for a key in this lock state. A read waits only for the connection's own writes.

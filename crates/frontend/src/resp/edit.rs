@@ -14,9 +14,10 @@
 
 use super::change::{KeyChange, OldValue, WriteAction};
 use super::errors::{self, ErrorReply};
-use super::limits::RETRIES_MAX;
+use super::limits::{REPLY_SHARE_BYTES, RETRIES_MAX};
 use super::operation_step::{DriveResult, OperationContext};
 use super::reply::RespReply;
+use super::state::RespState;
 use crate::core_device::CoreDevice;
 use bytes::Bytes;
 use headwater_host::clock::UnixMillis;
@@ -137,8 +138,8 @@ impl KeyEdit {
         match &self.stage {
             EditStage::Read => Some((
                 SsdCommand::Retrieve {
+                    sink: self.sink(&*context.device, context.shared).into(),
                     key,
-                    sink: context.shared.value_buffers.take().into(),
                     bytes_max: u32::MAX,
                     release: ReadRelease::Speculative,
                 },
@@ -170,11 +171,23 @@ impl KeyEdit {
         }
     }
 
+    /// Returns a buffer for the old value; a long one has room for the change, so that it is not copied to grow.
+    fn sink<S: CoreDevice>(&self, device: &S, shared: &mut RespState) -> Vec<u8> {
+        let bytes = shared.large_writes.value_bytes(device, self.namespace, &self.key);
+        if bytes > REPLY_SHARE_BYTES {
+            return Vec::with_capacity(bytes + self.change.growth());
+        }
+        shared.value_buffers.take()
+    }
+
     fn waiting_or_done<S: CoreDevice>(&mut self, context: &mut OperationContext<'_, S>) -> DriveResult {
         match std::mem::replace(&mut self.stage, EditStage::Reading) {
             EditStage::Done(reply) => {
                 self.unlock(context);
-                DriveResult::Done(reply)
+                DriveResult::Done(match reply {
+                    RespReply::Error(failure) => self.change.failed(failure),
+                    reply => reply,
+                })
             }
             other => {
                 self.stage = other;

@@ -63,6 +63,8 @@ pub const TURN_EVENTS_MAX: usize = 512;
 pub const IN_FLIGHT_MAX: usize = 4_096;
 /// Device commands in flight for one client command.
 pub const GATHER_IN_FLIGHT_MAX: usize = 256;
+/// APPEND commands of a pipeline that are executed together with the one before them.
+pub const APPENDS_TOGETHER_MAX: usize = 255;
 /// Retries of a read-modify-write whose key another front end changed between its read and its write.
 pub const RETRIES_MAX: u32 = 64;
 /// Length from which a value is sent from its own buffer; shorter values are copied behind their header.

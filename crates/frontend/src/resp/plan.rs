@@ -70,7 +70,7 @@ pub(crate) fn plan(
             Some(change) => edit(request, change),
             None => read(request, 1, u32::MAX, ReplyForm::Value),
         }),
-        RespCommand::Append => Ok(edit(request, KeyChange::Append(request.bytes(2)))),
+        RespCommand::Append => Ok(edit(request, KeyChange::Append(vec![request.bytes(2)]))),
         RespCommand::StrLen => Ok(exist(request, 1, ReplyForm::Length)),
         RespCommand::GetRange | RespCommand::SubStr => {
             let (bytes_max, form) = strings::get_range(request)?;

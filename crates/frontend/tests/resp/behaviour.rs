@@ -350,3 +350,43 @@ fn error_of_a_write_that_is_too_large_names_its_bytes_and_the_limit() {
     assert!(text.contains("65537 keys") && text.contains("(65536)"), "{text}");
     assert_eq!(wire.call_line("STRLEN a"), RespValue::Integer(11 << 20), "a refused write has an effect");
 }
+
+#[test]
+fn appends_in_a_row_are_one_write_and_each_has_its_reply() {
+    let mut harness = RespHarness::start();
+    let mut pipeline = encode(&[b"SET", b"k", b"0"]);
+    for _ in 0..50 {
+        pipeline.extend(encode(&[b"append", b"k", b"0123456789"]));
+    }
+    pipeline.extend(encode(&[b"APPEND", b"other", b"abc"]));
+    pipeline.extend(encode(&[b"APPEND", b"k", b""]));
+    pipeline.extend(encode(&[b"GET", b"k"]));
+    harness.stream.write_all(&pipeline).unwrap();
+    let lengths: String = (0..50).map(|at| format!(":{}\r\n", 11 + at * 10)).collect();
+    let value = format!("0{}", "0123456789".repeat(50));
+    let expected = format!("+OK\r\n{lengths}:3\r\n:501\r\n$501\r\n{value}\r\n");
+    let received = harness.wait_for(expected.len());
+    assert_eq!(String::from_utf8_lossy(&received), expected);
+    assert_eq!(harness.model.writes(), 4);
+}
+
+#[test]
+fn append_beyond_the_longest_value_fails_alone() {
+    let node = TestNode::start(62, 1_000);
+    let mut wire = node.connect();
+    let nearly = vec![b'v'; (16 << 20) - 4];
+    assert_eq!(wire.call(&[b"SET", b"k", &nearly]), ok());
+    wire.send(&[encode(&[b"APPEND", b"k", b"12"]), encode(&[b"APPEND", b"k", b"345"])].concat());
+    wire.send(&[encode(&[b"APPEND", b"k", b"34"]), encode(&[b"APPEND", b"k", b"5"])].concat());
+    assert_eq!(wire.receive(), RespValue::Integer((16 << 20) - 2));
+    assert!(matches!(wire.receive(), RespValue::Error(text) if text.contains("exceeds maximum")));
+    assert_eq!(wire.receive(), RespValue::Integer(16 << 20));
+    assert!(matches!(wire.receive(), RespValue::Error(text) if text.contains("exceeds maximum")));
+    // An error of the device fails each of them.
+    let long_key = vec![b'k'; 70_000];
+    wire.send(&encode(&[b"APPEND", &long_key, b"1"]).repeat(3));
+    for _ in 0..3 {
+        assert!(matches!(wire.receive(), RespValue::Error(text) if text.contains("a key has 1 to")));
+    }
+    assert_eq!(wire.call_line("PING"), RespValue::Simple("PONG".to_owned()));
+}

@@ -65,6 +65,11 @@ impl KvDeviceModel {
         }
     }
 
+    /// Returns the number of records written and removed.
+    pub(crate) fn writes(&self) -> u64 {
+        self.sequence
+    }
+
     /// Makes the writes so far durable, and no later ones.
     pub(crate) fn flush_once(&mut self) {
         self.durable = self.sequence;
