@@ -1,6 +1,7 @@
 //! The table of experiments. A new experiment needs a file in `experiments/` and a line here.
 
 mod attach;
+mod bounds;
 mod copy;
 mod device;
 mod idle;
@@ -15,6 +16,7 @@ mod tcp;
 mod udma;
 mod waf;
 mod worlds;
+mod yields;
 
 use crate::experiment::LabExperiment;
 
@@ -35,6 +37,8 @@ pub(crate) const TABLE: &[LabExperiment] = &[
     tamper::EXPERIMENT,
     worlds::EXPERIMENT,
     source::EXPERIMENT,
+    yields::EXPERIMENT,
+    bounds::EXPERIMENT,
 ];
 
 #[cfg(test)]
