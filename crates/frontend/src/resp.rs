@@ -258,7 +258,7 @@ impl RespFrontEnd {
         self.close_stalled(store);
         self.flush_all();
         let rest = !self.unread.is_empty() || !self.shared.long_operations.is_empty();
-        moved || rest || !self.shared.dirty.is_empty()
+        moved || rest || !self.shared.dirty.is_empty() || !self.shared.flush.is_empty()
     }
 
     fn poll_epoll(&mut self) {

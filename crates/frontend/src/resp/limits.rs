@@ -55,6 +55,10 @@ pub const TURN_VALUE_BYTES_MAX: usize = 1 << 20;
 pub const TURN_OUTPUT_BYTES_EACH: usize = 256;
 /// Bytes requested in one read.
 pub const READ_BYTES: usize = 64 << 10;
+/// Bytes sent to one client in one turn.
+pub const TURN_SENT_BYTES_EACH: usize = 256 << 10;
+/// Bytes sent to all clients in one turn.
+pub const TURN_SENT_BYTES_MAX: usize = 1 << 20;
 /// Connections accepted from one listener in one turn.
 pub const TURN_ACCEPTS_MAX: usize = 256;
 /// Events taken from the kernel in one turn.

@@ -23,7 +23,7 @@ use std::collections::VecDeque;
 /// The number of keys from which RANDOMKEY picks one.
 const RANDOM_KEYS: u32 = 8;
 /// The largest number of keys in one step.
-const STEP_KEYS_MAX: u32 = 1_024;
+const STEP_KEYS_MAX: u32 = 256;
 /// The number of keys in the first step, before their lengths are known.
 const STEP_KEYS_FIRST: u32 = 64;
 /// Bytes of keys in one step, on average.

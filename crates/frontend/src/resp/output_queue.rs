@@ -50,6 +50,8 @@ pub(crate) enum FlushResult {
     All,
     /// The socket would block.
     Blocked,
+    /// As many bytes were sent as were allowed.
+    Paused,
 }
 
 /// A long value that is sent after the text up to `at`.
@@ -105,23 +107,32 @@ impl OutputQueue {
         }
     }
 
-    /// Sends until the queue is empty or the socket would block.
+    /// Sends until the queue is empty, the socket would block, or `bytes_max` bytes were sent.
     ///
     /// # Errors
     /// When sending fails; the connection is lost.
     pub(crate) fn flush(
         &mut self,
         socket: BorrowedFd<'_>,
+        mut bytes_max: usize,
         sinks: &mut ValueBuffers,
     ) -> rustix::io::Result<FlushResult> {
         while self.pending() > 0 {
+            if bytes_max == 0 {
+                self.compact();
+                return Ok(FlushResult::Paused);
+            }
             let sent = if self.segments.is_empty() {
-                send(socket, &self.text[self.text_sent..], SendFlags::NOSIGNAL)
+                let end = self.text.len().min(self.text_sent.saturating_add(bytes_max));
+                send(socket, &self.text[self.text_sent..end], SendFlags::NOSIGNAL)
             } else {
-                self.send_pieces(socket)
+                self.send_pieces(socket, bytes_max)
             };
             match sent {
-                Ok(count) => self.advance(count, sinks),
+                Ok(count) => {
+                    self.advance(count, sinks);
+                    bytes_max -= count;
+                }
                 Err(rustix::io::Errno::AGAIN) => {
                     self.compact();
                     return Ok(FlushResult::Blocked);
@@ -143,26 +154,28 @@ impl OutputQueue {
         self.segments.push_back(OutputSegment { at: self.text.len(), bytes });
     }
 
-    fn send_pieces(&self, socket: BorrowedFd<'_>) -> rustix::io::Result<usize> {
+    fn send_pieces(&self, socket: BorrowedFd<'_>, mut room: usize) -> rustix::io::Result<usize> {
         let mut pieces = [IoSlice::new(&[]); PIECES_MAX];
         let mut count = 0;
         let mut at = self.text_sent;
         let mut skip = self.segment_sent;
-        for segment in self.segments.iter().take(PIECES_MAX / 2 - 1) {
-            if segment.at > at {
-                pieces[count] = IoSlice::new(&self.text[at..segment.at]);
+        let mut add = |bytes| {
+            let bytes: &[u8] = bytes;
+            let fits = &bytes[..bytes.len().min(room)];
+            room -= fits.len();
+            if !fits.is_empty() {
+                pieces[count] = IoSlice::new(fits);
                 count += 1;
-                at = segment.at;
             }
-            pieces[count] = IoSlice::new(&segment.bytes[skip..]);
-            count += 1;
+        };
+        for segment in self.segments.iter().take(PIECES_MAX / 2 - 1) {
+            add(&self.text[at..segment.at]);
+            add(&segment.bytes[skip..]);
+            at = segment.at;
             skip = 0;
         }
         let end = self.segments.get(PIECES_MAX / 2 - 1).map_or(self.text.len(), |next| next.at);
-        if end > at {
-            pieces[count] = IoSlice::new(&self.text[at..end]);
-            count += 1;
-        }
+        add(&self.text[at..end]);
         sendmsg(socket, &pieces[..count], &mut SendAncillaryBuffer::default(), SendFlags::NOSIGNAL)
     }
 
@@ -375,10 +388,17 @@ mod tests {
             output.push_reply(RespReply::Bulk(value), RespVersion::Resp2, &mut sinks);
         }
         let mut received = Vec::new();
+        let mut pauses = 0;
         loop {
-            let flushed = output.flush(ours.as_fd(), &mut sinks).unwrap();
+            let pending = output.pending();
+            let flushed = output.flush(ours.as_fd(), 70_001, &mut sinks).unwrap();
+            assert!(pending - output.pending() <= 70_001, "more bytes were sent than were allowed");
             if flushed == FlushResult::All {
                 break;
+            }
+            if flushed == FlushResult::Paused {
+                pauses += 1;
+                continue;
             }
             let mut buffer = vec![0; 50_000];
             let count = theirs.read(&mut buffer).unwrap();
@@ -387,6 +407,7 @@ mod tests {
         drop(ours);
         theirs.read_to_end(&mut received).unwrap();
         assert!(received == expected, "the stream was reordered or cut");
+        assert!(pauses > 0);
         assert_eq!(output.pending(), 0);
     }
 

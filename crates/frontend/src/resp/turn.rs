@@ -7,7 +7,10 @@ use super::client_identity::ClientIdentity;
 use super::connection::{ConnectionLife, PipelineSlotState, RespConnection};
 use super::dispatch::TurnContext;
 use super::errors;
-use super::limits::{TURN_ACCEPTS_MAX, TURN_BYTES_MAX, TURN_COMPLETIONS_MAX, TURN_VALUE_BYTES_MAX};
+use super::limits::{
+    TURN_ACCEPTS_MAX, TURN_BYTES_MAX, TURN_COMPLETIONS_MAX, TURN_SENT_BYTES_EACH, TURN_SENT_BYTES_MAX,
+    TURN_VALUE_BYTES_MAX,
+};
 use super::listener::AcceptedClient;
 use super::locks::ClientIndex;
 use super::output_queue::FlushResult;
@@ -433,18 +436,27 @@ impl RespFrontEnd {
     /// Sends the queued output of each client, with one flush for each.
     pub(crate) fn flush_all(&mut self) {
         let clients = std::mem::take(&mut self.shared.flush);
-        for &index in &clients {
+        let mut left = TURN_SENT_BYTES_MAX;
+        let mut next = 0;
+        while left > 0
+            && let Some(&index) = clients.get(next)
+        {
+            next += 1;
             let Some(mut connection) = self.clients.take(index) else {
                 continue;
             };
             connection.queued.flushing = false;
             let before = connection.output.pending();
             let flushed = match &connection.socket {
-                Some(socket) => connection.output.flush(socket.as_fd(), &mut self.shared.value_buffers),
+                Some(socket) => {
+                    let bytes_max = left.min(TURN_SENT_BYTES_EACH);
+                    connection.output.flush(socket.as_fd(), bytes_max, &mut self.shared.value_buffers)
+                }
                 None => Ok(FlushResult::All),
             };
             let sent = before - connection.output.pending();
             self.shared.counters.output_bytes += sent as u64;
+            left -= sent;
             if sent > 0 {
                 connection.replies.progress_at = self.shared.now;
                 if connection.awaits_room && !connection.queued.dirty {
@@ -455,15 +467,21 @@ impl RespFrontEnd {
             match flushed {
                 // An event reports when the socket is writable again.
                 Ok(FlushResult::Blocked) => connection.queued.flushing = true,
-                Ok(FlushResult::All) => {}
+                Ok(FlushResult::All | FlushResult::Paused) => {}
                 Err(_) => connection.life = ConnectionLife::Dead,
             }
             self.finish_run(connection);
-            if let Some(connection) = self.clients.get_mut(index) {
+            if matches!(flushed, Ok(FlushResult::Blocked))
+                && let Some(connection) = self.clients.get_mut(index)
+            {
                 connection.queued.flushing = false;
             }
         }
-        if self.shared.flush.is_empty() {
+        if next < clients.len() {
+            // The rest of the list comes first in the next turn.
+            let paused = std::mem::replace(&mut self.shared.flush, clients[next..].to_vec());
+            self.shared.flush.extend(paused);
+        } else if self.shared.flush.is_empty() {
             // Reuse the list's memory.
             self.shared.flush = clients;
             self.shared.flush.clear();
