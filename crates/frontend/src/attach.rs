@@ -27,6 +27,7 @@ use crate::front_end::{FrontEnd, PollCost};
 use client::{AttachedClient, ClientKey, ControlEventSource};
 use executor::EntryExecutor;
 use headwater_host::clock::{Nanos, UnixMillis};
+use headwater_host::fault_guard::{FaultGuard, LostPages};
 use headwater_host::width::{narrow, to_usize};
 use headwater_io::attach::protocol::{AttachReply, MESSAGE_BYTES_MAX};
 use headwater_nvme::queue_pair::SleepDecision;
@@ -91,6 +92,8 @@ pub struct AttachFrontEnd<E> {
     descriptors_max: usize,
     connected: u64,
     refused: u64,
+    /// [`FaultGuard::faults`] when the clients were checked last.
+    faults: u64,
     last_poll: Nanos,
     last_sweep: Nanos,
     /// The receive buffer for datagrams.
@@ -121,6 +124,7 @@ impl<E: EntryExecutor> AttachFrontEnd<E> {
             descriptors_max: descriptors_max(),
             connected: 0,
             refused: 0,
+            faults: FaultGuard::faults(),
             last_poll: Nanos::ZERO,
             last_sweep: Nanos::ZERO,
             receive_buffer: vec![0; MESSAGE_BYTES_MAX].into_boxed_slice(),
@@ -316,6 +320,17 @@ impl<E: EntryExecutor> AttachFrontEnd<E> {
         gone.into_iter().for_each(|(key, reason)| self.evict(key, Some(reason)));
     }
 
+    /// Evicts clients whose memory lost pages, before a completion of what used them is posted.
+    fn evict_lost_clients(&mut self) {
+        let faults = FaultGuard::faults();
+        if std::mem::replace(&mut self.faults, faults) == faults {
+            return;
+        }
+        let lost = self.clients.iter().filter(|(_, client)| client.lost.is_set());
+        let gone: Vec<ClientKey> = lost.map(|(&key, _)| key).collect();
+        gone.into_iter().for_each(|key| self.evict(key, Some(LostPages::REASON)));
+    }
+
     fn has_suspects(&self) -> bool {
         self.clients.values().any(|client| client.is_suspect(self.executor.rings()))
     }
@@ -342,6 +357,7 @@ pub struct AttachHoldings {
 
 impl<E: EntryExecutor> FrontEnd<E::Device> for AttachFrontEnd<E> {
     fn poll(&mut self, device: &mut E::Device, now: Nanos, _wall: UnixMillis) -> bool {
+        self.evict_lost_clients();
         let mut moved = self.executor.poll(device, now);
         if now.since(self.last_poll) >= CONTROL_PERIOD || self.last_poll == Nanos::ZERO {
             self.last_poll = now;

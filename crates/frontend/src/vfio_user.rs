@@ -25,6 +25,7 @@ use controller::GuestController;
 use function::{ReplyState, VfioUserFunction};
 use headwater_host::client_eventfd::ClientEventfd;
 use headwater_host::clock::{Nanos, UnixMillis};
+use headwater_host::fault_guard::LostPages;
 use headwater_nvme::queue_pair::SleepDecision;
 use headwater_ssd::command::FrontEndId;
 use headwater_ssd::engine::SsdDevice;
@@ -121,7 +122,7 @@ impl VfioUserFrontEnd {
 
     /// Serves messages and commands. Never blocks. Returns true if there was progress.
     pub fn poll<M: Media>(&mut self, device: &mut SsdDevice<M>, now: Nanos) -> bool {
-        let mut moved = false;
+        let mut moved = self.end_lost_guest();
         let waiting = self.guest.as_ref().is_some_and(|guest| guest.reply_pending);
         if waiting || now.since(self.last_poll) >= SOCKET_POLL_PERIOD {
             self.last_poll = now;
@@ -192,13 +193,29 @@ impl VfioUserFrontEnd {
             Ok(moved) => moved,
             Err(gone) => {
                 tracing::info!(path = %self.path.display(), reason = %gone, "the vfio-user client disconnected");
-                self.guest = None;
-                self.controller.abandon();
-                if let Some(stream) = self.next_client.take().filter(|_| !self.draining) {
-                    self.welcome(stream);
-                }
+                self.end_guest();
                 true
             }
+        }
+    }
+
+    /// Ends the connection of a guest whose memory lost pages, before a completion of what used them is posted.
+    fn end_lost_guest(&mut self) -> bool {
+        let lost = self.guest.as_ref().is_some_and(|guest| guest.function.has_lost_pages());
+        if lost {
+            let (path, reason) = (self.path.display(), LostPages::REASON);
+            tracing::warn!(%path, reason, "the vfio-user client was disconnected");
+            self.end_guest();
+        }
+        lost
+    }
+
+    /// Closes the connection and releases the guest's state. A waiting client becomes the guest.
+    fn end_guest(&mut self) {
+        self.guest = None;
+        self.controller.abandon();
+        if let Some(stream) = self.next_client.take().filter(|_| !self.draining) {
+            self.welcome(stream);
         }
     }
 

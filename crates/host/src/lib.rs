@@ -14,6 +14,7 @@ pub mod client_eventfd;
 pub mod clock;
 pub mod copy;
 pub mod device_ring;
+pub mod fault_guard;
 pub mod file;
 pub mod fork;
 pub mod mapped_region;

@@ -4,21 +4,25 @@
 //! because the other side, which may be another process, writes them at any time; bytes copied in are validated after
 //! the copy, once.
 //!
-//! Memory of another process is accepted only if it cannot be shrunk while mapped: a memfd sealed against shrinking.
+//! Memory of another process is accepted if it cannot be shrunk while mapped, which is a memfd sealed against shrinking,
+//! or if the process has a [`FaultGuard`](crate::fault_guard::FaultGuard).
 //!
 //! # What this does not do
 //! It handles no I/O virtual addresses (`dma::iova` does).
 
+mod guarded;
 mod joined;
 mod socket;
 
 pub use joined::{JoinError, SharedPages};
 pub use socket::{SEND_PIECES_MAX, SocketPiece, send_pieces};
 
+use crate::fault_guard::{GuardedRange, LostPages};
 use crate::mapped_region::SpanSink;
 use crate::reservation::{LentSpan, PageSpan};
+use guarded::GuardedMapping;
 use rustix::fs::{
-    MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate, memfd_create,
+    MemfdFlags, SealFlags, StatFs, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate, memfd_create,
 };
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 use std::ffi::c_void;
@@ -72,6 +76,9 @@ pub enum MapDescriptorError {
         "the region consists of huge pages of a fixed pool; create it with memfd_create without MFD_HUGETLB"
     )]
     HugePages,
+    /// The file is not in memory: its file system could block an access, or fail it.
+    #[error("the region's file is on a disk or another file system than tmpfs and hugetlbfs; pass a memfd")]
+    NotMemory,
     /// The range does not lie in the file, or is not page-aligned.
     #[error("{bytes} bytes at offset {offset} are not whole pages inside a file of {file_bytes} bytes")]
     Range {
@@ -141,7 +148,7 @@ impl SharedMemory {
         if !seals.contains(SealFlags::SHRINK) {
             return Err(MapDescriptorError::Unsealed);
         }
-        if u64::try_from(fstatfs(descriptor).map_err(errno_of)?.f_type).is_ok_and(|kind| kind == HUGETLBFS) {
+        if is_hugetlbfs(&fstatfs(descriptor).map_err(errno_of)?) {
             return Err(MapDescriptorError::HugePages);
         }
         let file_bytes = u64::try_from(fstat(descriptor).map_err(errno_of)?.st_size).unwrap_or(0);
@@ -278,8 +285,10 @@ struct RegionMapping {
 enum MappingOrigin {
     /// One mapping of this process, of one object.
     KernelMapping,
-    /// Adjacent mappings of this process.
-    JoinedMappings,
+    /// One mapping of a file that can shrink.
+    Guarded(GuardedMapping),
+    /// Adjacent mappings of this process, guarded if a file among theirs can shrink.
+    JoinedMappings(Option<GuardedRange>),
     /// Pages lent by a reservation; `None` only while they return to it.
     LentPages(Option<LentSpan>, Box<dyn SpanSink>),
 }
@@ -293,13 +302,31 @@ unsafe impl Send for RegionMapping {}
 // SAFETY: as for Send; every use through a shared handle is a copy that tolerates concurrent accesses to the pages.
 unsafe impl Sync for RegionMapping {}
 
+impl RegionMapping {
+    /// Returns the report of the client whose memory this is, if it can shrink.
+    fn lost(&self) -> Option<&LostPages> {
+        match &self.origin {
+            MappingOrigin::Guarded(mapping) => mapping.lost(),
+            MappingOrigin::JoinedMappings(guard) => guard.as_ref().map(GuardedRange::lost),
+            MappingOrigin::KernelMapping | MappingOrigin::LentPages(..) => None,
+        }
+    }
+}
+
 impl Drop for RegionMapping {
     fn drop(&mut self) {
-        if let MappingOrigin::LentPages(span, home) = &mut self.origin {
-            if let Some(span) = span.take() {
-                home.return_span(span.reclaim());
+        match &mut self.origin {
+            MappingOrigin::LentPages(span, home) => {
+                if let Some(span) = span.take() {
+                    home.return_span(span.reclaim());
+                }
+                return;
             }
-            return;
+            // It unmaps itself.
+            MappingOrigin::Guarded(_) => return,
+            // Before the addresses can be used for another mapping.
+            MappingOrigin::JoinedMappings(guard) => *guard = None,
+            MappingOrigin::KernelMapping => {}
         }
         let start = self.start.as_ptr().cast::<c_void>();
         // SAFETY: bounds and alignment: exactly the range that the kernel returned. Lifetime: this is the last handle,
@@ -307,6 +334,10 @@ impl Drop for RegionMapping {
         // mapped, which leaks address space but breaks nothing.
         let _ = unsafe { munmap(start, self.bytes) };
     }
+}
+
+fn is_hugetlbfs(system: &StatFs) -> bool {
+    u64::try_from(system.f_type).is_ok_and(|kind| kind == HUGETLBFS)
 }
 
 /// Copies bytes while another process may write or read one side. The copied bytes may then be a mixture of old and

@@ -1,5 +1,5 @@
 //! Fixtures that the tests of several crates share: an NVMe machine with faults, a fake subsystem, one suite of device
-//! behaviour, a compiler of C programs, a writer of flash files of version 1.
+//! behaviour, a compiler of C programs, files of memory that can shrink, a writer of flash files of version 1.
 //!
 //! Only `[dev-dependencies]` name this crate. It depends on `io`, `ssd` and below; tests of `nvme` use it too, because a
 //! dev-dependency may point upwards to fixtures.
@@ -11,4 +11,5 @@ pub mod c_program;
 pub mod device_behaviour;
 pub mod fake_subsystem;
 pub mod nvme_machine;
+pub mod unsealed_memory;
 pub mod version1_file;

@@ -7,6 +7,7 @@ use super::policy::PeerCredentials;
 use super::{SWEEP_PERIOD, SWEEPS_MAX};
 use headwater_dma::iova::RegionRevocation;
 use headwater_host::clock::Nanos;
+use headwater_host::fault_guard::LostPages;
 use headwater_host::ring_memory::SharedMemoryWords;
 use headwater_host::wake_line::WakeLine;
 use headwater_host::width::narrow;
@@ -112,6 +113,8 @@ pub(super) struct AttachedClient {
     pub(super) queues: BTreeMap<u16, HeldQueue>,
     /// Bytes of each region, by first address.
     pub(super) regions: BTreeMap<u64, u64>,
+    /// Set when an access to one of its regions found no page.
+    pub(super) lost: LostPages,
     pub(super) pending_reply: Option<DeferredReply>,
 }
 
@@ -126,6 +129,7 @@ impl AttachedClient {
             is_direct: false,
             queues: BTreeMap::new(),
             regions: BTreeMap::new(),
+            lost: LostPages::default(),
             pending_reply: None,
         }
     }

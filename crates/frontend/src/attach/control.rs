@@ -249,7 +249,7 @@ impl<E: EntryExecutor> AttachFrontEnd<E> {
             return Err(format!("a client is limited to {REGIONS_MAX} regions; register larger ones"));
         }
         let length = usize::try_from(bytes).map_err(|error| error.to_string())?;
-        let region = SharedMemory::map_descriptor(descriptor.as_fd(), offset, length)
+        let region = SharedMemory::map_client(descriptor.as_fd(), offset, length, &client.lost)
             .map_err(|error| error.to_string())?;
         self.executor.register(client.rings.ok_or(CLIENT_GONE)?, Iova(start), region)?;
         let earlier = client.regions.insert(start, bytes);

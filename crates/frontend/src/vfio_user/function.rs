@@ -10,6 +10,7 @@ use super::layout::{BAR_BYTES, BarLocation, VECTORS};
 use super::message::{self, IrqAction, VfioUserHeader, VfioUserRequest};
 use super::vectors::GuestVectors;
 use headwater_dma::iova::{ClientMemory, Iova, RegionRevocation};
+use headwater_host::fault_guard::LostPages;
 use headwater_host::shared_memory::{MapDescriptorError, SharedMemory};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
@@ -62,6 +63,7 @@ pub struct VfioUserFunction {
     pub memory: ClientMemory,
     /// Length of every region that the client mapped, by address, accessible to the device or not.
     mapped: BTreeMap<u64, u64>,
+    lost: LostPages,
     awaited_reply: Option<AwaitedReply>,
     negotiated: bool,
 }
@@ -185,10 +187,10 @@ impl VfioUserFunction {
         if let Some(descriptor) = from {
             let bytes = usize::try_from(size).map_err(|_| Errno::INVAL)?;
             let memory =
-                SharedMemory::map_descriptor(descriptor.as_fd(), offset, bytes).map_err(|error| {
+                SharedMemory::map_client(descriptor.as_fd(), offset, bytes, &self.lost).map_err(|error| {
                     tracing::warn!(address, size, %error, "guest memory cannot be mapped");
                     match error {
-                        MapDescriptorError::Unsealed => Errno::PERM,
+                        MapDescriptorError::Unsealed | MapDescriptorError::NotMemory => Errno::PERM,
                         MapDescriptorError::Map(map) => map.errno,
                         _ => Errno::INVAL,
                     }
@@ -309,6 +311,12 @@ impl VfioUserFunction {
         self.config = ConfigSpace::new();
         self.table = VectorTable::default();
         registers.reset();
+    }
+
+    /// Returns true if an access to the guest's memory found no page.
+    #[must_use]
+    pub fn has_lost_pages(&self) -> bool {
+        self.lost.is_set()
     }
 
     /// Returns true if the guest allows the function to access its memory.

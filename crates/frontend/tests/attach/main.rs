@@ -7,3 +7,4 @@ mod hostile;
 mod life;
 mod policy;
 mod restart;
+mod unsealed;

@@ -3,6 +3,7 @@
 use crate::wire::{dma_map, message, outcome, read, set_irqs, version, write};
 use headwater_frontend::vfio_user::VfioUserFrontEnd;
 use headwater_host::clock::{Nanos, UnixMillis};
+use headwater_host::fault_guard::LostPages;
 use headwater_host::shared_memory::SharedMemory;
 use headwater_host::wake::WakeDescriptor;
 use headwater_ssd::command::FrontEndId;
@@ -58,15 +59,31 @@ impl VfioTestNode {
     }
 
     pub(crate) fn connect(&mut self) -> TestGuest {
+        let (memory, descriptor) = SharedMemory::memfd(MEMORY_BYTES).unwrap();
+        self.connect_over(memory, descriptor)
+    }
+
+    fn connect_over(&mut self, memory: SharedMemory, descriptor: OwnedFd) -> TestGuest {
         let socket = UnixStream::connect(&self.path).unwrap();
         socket.set_nonblocking(true).unwrap();
-        let (memory, descriptor) = SharedMemory::memfd(MEMORY_BYTES).unwrap();
         TestGuest { socket, memory, descriptor, eventfds: Vec::new() }
     }
 
     /// Connects a guest with memory, interrupts and bus mastering.
     pub(crate) fn guest(&mut self) -> TestGuest {
-        let mut guest = self.connect();
+        let guest = self.connect();
+        self.start_guest(guest)
+    }
+
+    /// Connects a guest whose memory is this file, as [`guest`](Self::guest).
+    pub(crate) fn guest_over(&mut self, descriptor: OwnedFd) -> TestGuest {
+        let lost = LostPages::default();
+        let memory = SharedMemory::map_client(descriptor.as_fd(), 0, MEMORY_BYTES, &lost).unwrap();
+        let guest = self.connect_over(memory, descriptor);
+        self.start_guest(guest)
+    }
+
+    fn start_guest(&mut self, mut guest: TestGuest) -> TestGuest {
         guest.ask(self, &version()).unwrap();
         let memory = guest.descriptor.try_clone().unwrap();
         let bytes = u64::try_from(MEMORY_BYTES).unwrap();

@@ -9,4 +9,5 @@ mod function;
 mod guest;
 mod hypervisor;
 mod scattered;
+mod unsealed;
 mod wire;

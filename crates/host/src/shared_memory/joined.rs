@@ -4,6 +4,7 @@
 //! its source page, also after the source region is unmapped.
 
 use super::{MappingOrigin, PAGE_BYTES, RegionMapping, SharedMemory};
+use crate::fault_guard::{FaultGuard, GuardedRange};
 use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap_anonymous, mremap_fixed};
 use std::ffi::c_void;
 use std::ptr::NonNull;
@@ -59,8 +60,10 @@ impl SharedPages {
         let place = region.checked_address(offset, bytes).map_err(|_| wrong)?;
         match region.mapping.origin {
             _ if !on_borders || bytes == 0 => Err(wrong),
-            MappingOrigin::KernelMapping => Ok(place),
-            MappingOrigin::JoinedMappings | MappingOrigin::LentPages(..) => Err(JoinError::NotSingleMapping),
+            MappingOrigin::KernelMapping | MappingOrigin::Guarded(_) => Ok(place),
+            MappingOrigin::JoinedMappings(_) | MappingOrigin::LentPages(..) => {
+                Err(JoinError::NotSingleMapping)
+            }
         }
     }
 }
@@ -85,8 +88,13 @@ impl SharedMemory {
         let start = mapped.map_err(JoinError::Map)?;
         let start = NonNull::new(start.cast::<u8>()).ok_or(JoinError::Map(rustix::io::Errno::NOMEM))?;
         // From here on the whole range is unmapped on drop, even if a piece fails.
-        let joined =
-            Self { mapping: Arc::new(RegionMapping { start, bytes, origin: MappingOrigin::JoinedMappings }) };
+        let mut mapping = RegionMapping { start, bytes, origin: MappingOrigin::JoinedMappings(None) };
+        if let Some(lost) = pieces.iter().find_map(|piece| piece.region.mapping.lost()) {
+            // All pieces belong to one client.
+            let guard = FaultGuard::installed().ok_or(JoinError::Map(rustix::io::Errno::NOSYS))?;
+            let range = GuardedRange::new(guard, start.addr().get(), bytes, lost).map_err(JoinError::Map)?;
+            mapping.origin = MappingOrigin::JoinedMappings(Some(range));
+        }
         let mut at = 0;
         for (piece, place) in pieces.iter().zip(places) {
             let target = start.as_ptr().wrapping_add(at).cast::<c_void>();
@@ -104,7 +112,7 @@ impl SharedMemory {
             at += piece.bytes;
         }
         assert!(at == bytes, "{at} of {bytes} bytes have a source page");
-        Ok(joined)
+        Ok(Self { mapping: Arc::new(mapping) })
     }
 }
 

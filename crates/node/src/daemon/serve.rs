@@ -21,6 +21,7 @@ use headwater_frontend::counters::FrontEndCounters;
 use headwater_frontend::front_end::FrontEnd;
 use headwater_host::calibration::{Calibration, SPIN_VARIABLE, SpinOverride};
 use headwater_host::clock::{Clock, Nanos};
+use headwater_host::fault_guard::FaultGuard;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -142,6 +143,8 @@ where
     O: FnOnce(&DataDir, Clock, &mut dyn FnMut(RecoveryProgress)) -> Result<OpenedNode<D>, String>,
 {
     let clock = Clock::start();
+    // Clients may share memory that they can shrink, which must not end the node.
+    FaultGuard::install().map_err(|error| ServeError::Open(format!("SIGBUS cannot be handled: {error}")))?;
     let directory = DataDir::lock_exclusive(&config.data, MissingDirectory::Create)?;
     if let Some(path) = &config.ready_file {
         // The file of an earlier, killed node must not show this node as ready.
