@@ -60,6 +60,11 @@ promise "an idle guest lets the node sleep" idle
 
 promise "nvme list" nvme list
 promise "nvme id-ctrl" nvme id-ctrl /dev/nvme0
+identify() { nvme admin-passthru /dev/nvme0 -o 6 -n "$2" --cdw10="$1" --cdw11=0x01000000 -l 4096 -r -b 2>/dev/null; }
+revision() { is "$(identify 6 0 | head -c 4 | od -An -tx1 | tr -d ' \n')" 00030100; }
+promise "the controller conforms to revision 1.3 of the Key Value command set" revision
+format_in_use() { is "$(identify 5 1 | tail -c +73 | head -c 2 | od -An -tx1 | tr -d ' \n')" 1000; }
+promise "its key space has keys of up to 16 bytes" format_in_use
 promise "nvme smart-log" nvme smart-log /dev/nvme0
 promise "nvme error-log" nvme error-log /dev/nvme0
 promise "nvme get-feature, number of queues" nvme get-feature /dev/nvme0 -f 7

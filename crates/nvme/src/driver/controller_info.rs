@@ -1,6 +1,6 @@
 //! The host's view of a controller and of its namespaces.
 //!
-//! Input: the pages of Identify (NVMe Base 2.0 section 5.17, NVM 1.0 section 4.1.5, KV 1.0d section 4.1.5). Output:
+//! Input: the pages of Identify (NVMe Base 2.0 section 5.17, NVM 1.0 section 4.1.5, KV 1.3 section 4.1.5). Output:
 //! facts, or why a namespace cannot be used. Invariant: for any content of the pages, no divisor is zero and all text
 //! is printable.
 
@@ -241,7 +241,7 @@ impl ScannedNamespace {
     /// Reads Identify Namespace of the Key Value command set. Returns `None` for an inactive namespace.
     pub(super) fn parse_key_value(id: u32, page: &[u8]) -> Option<Self> {
         let (identify, _) = IdentifyKv::ref_from_prefix(page).ok()?;
-        let format: &KvFormat = identify.formats.first()?;
+        let format: &KvFormat = identify.formats.get(usize::from(identify.format & 0xF))?;
         let kind = NamespaceKind::KeyValue {
             bytes: identify.size.get(),
             key_bytes_max: format.key_bytes_max.get(),
@@ -280,7 +280,7 @@ fn text(bytes: &[u8]) -> String {
 mod tests {
     use super::*;
     use crate::spec::identify::{DescriptorKind, DescriptorWriter};
-    use zerocopy::little_endian::{U32, U64};
+    use zerocopy::little_endian::{U16, U32, U64};
     use zerocopy::{FromZeros, IntoBytes};
 
     fn block(change: impl FnOnce(&mut IdentifyNvm)) -> Option<ScannedNamespace> {
@@ -305,6 +305,27 @@ mod tests {
         assert_eq!(found.unwrap().kind, NamespaceKind::Block { block_shift: 12, blocks: 1_000 });
         assert_eq!(block(|page| page.size = U64::new(0)), None);
         assert!(!block(|page| page.attributes = 1).unwrap().is_writable);
+    }
+
+    #[test]
+    fn limits_of_a_key_space_come_from_the_format_in_use() {
+        let mut page = IdentifyKv::new_zeroed();
+        page.size = U64::new(1 << 30);
+        page.kv_formats = 1;
+        for (format, bytes) in page.formats.iter_mut().zip([16, 8]) {
+            format.key_bytes_max = U16::new(bytes);
+            format.value_bytes_max = U32::new(u32::from(bytes) << 10);
+        }
+        for (format, bytes) in [(0, 16), (1, 8), (0xF1, 8)] {
+            page.format = format;
+            let found = ScannedNamespace::parse_key_value(3, page.as_bytes()).unwrap();
+            let expected = NamespaceKind::KeyValue {
+                bytes: 1 << 30,
+                key_bytes_max: bytes,
+                value_bytes_max: u32::from(bytes) << 10,
+            };
+            assert_eq!(found.kind, expected);
+        }
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Identify data structures (NVMe Base 2.0 section 5.17.2, NVM 1.0 section 4.1.5, KV 1.0d section 4.1.5).
+//! Identify data structures (NVMe Base 2.0 section 5.17.2, NVM 1.0 section 4.1.5, KV 1.3 section 4.1.5).
 //!
 //! Input: fields by name.
 //! Output: 4,096 bytes as a host reads them. The controller chooses the values.
@@ -7,7 +7,7 @@ mod controller;
 mod descriptor;
 mod namespace;
 
-pub use controller::{IdentifyController, NvmController, PowerState};
+pub use controller::{IdentifyController, KvController, NvmController, PowerState};
 pub use descriptor::{DescriptorKind, DescriptorWriter, NSID_LIST_MAX, controller_list, namespace_list};
 pub use namespace::{IdentifyIndependent, IdentifyKv, IdentifyNvm, KvFormat, LBA_FORMAT_SHIFTS, lba_format};
 

@@ -63,13 +63,20 @@ fn key_space_reports_one_format_with_keys_up_to_16_bytes() {
     let mut host = AdminHost::new();
     let page = host.identify(0x05, 1, 1).unwrap();
     assert_eq!((u64_at(&page, 0), u64_at(&page, 16)), (1 << 30, 10));
-    assert_eq!(page[25], 0, "NKVF is 0's based");
+    assert_eq!((page[25], page[29]), (0, 0), "NKVF is 0's based, KVFC names format 0");
     assert_eq!(u16::from_le_bytes([page[72], page[73]]), 16, "KVF0 begins at byte 72");
     assert_eq!(u32_at(&page, 76), 1 << 20, "a value fits into one command");
     assert_eq!(u32_at(&page, 80), 0, "no limit on the number of keys");
     assert_eq!(&page[48..64], [1; 16], "NGUID");
     assert!(page[88..328].iter().all(|&byte| byte == 0), "no second format");
-    assert!(host.identify(0x06, 0, 1).unwrap().iter().all(|&byte| byte == 0));
+}
+
+#[test]
+fn controller_reports_revision_1_3_of_the_key_value_command_set() {
+    let mut host = AdminHost::new();
+    let page = host.identify(0x06, 0, 1).unwrap();
+    assert_eq!((page.len(), u32_at(&page, 0)), (4_096, 0x0001_0300), "VER: 1.3.0");
+    assert!(page[4..].iter().all(|&byte| byte == 0));
 }
 
 /// Reads what SPDK 23.01 and `nvme format` read first: if it is refused they give up the block namespaces too.

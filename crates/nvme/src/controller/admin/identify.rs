@@ -1,4 +1,4 @@
-//! Identify (NVMe Base 2.0 section 5.17; KV 1.0d section 4.1.5).
+//! Identify (NVMe Base 2.0 section 5.17; KV 1.3 section 4.1.5).
 //!
 //! Input: an entry. Output: 4,096 bytes, or the status that refuses the entry. A namespace that is not attached here
 //! reads as zeroes; an NSID out of range is refused.
@@ -75,7 +75,7 @@ impl DeviceController {
             }
             IdentifyView::CommandSetController => match set? {
                 CommandSet::Nvm => Ok(NvmController::new_zeroed().as_bytes().to_vec()),
-                CommandSet::KeyValue => Ok(zeroes()),
+                CommandSet::KeyValue => Ok(controller::key_value()),
             },
             IdentifyView::AttachedControllers => {
                 self.find(NamespaceScope::Allocated, nsid, subsystem)?;

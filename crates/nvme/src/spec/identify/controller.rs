@@ -227,3 +227,20 @@ pub struct NvmController {
 
 const _: () = assert!(size_of::<NvmController>() == 4096);
 const _: () = assert!(offset_of!(NvmController, dataset_range_blocks_max) == 4);
+
+/// Identify Controller data of the Key Value command set (CNS 06h, CSI 01h; KV 1.3 figures 43 and 44). Reserved, thus all
+/// zeroes, before revision 1.3.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct KvController {
+    /// VER 7:0, the tertiary number of the revision of the specification.
+    pub revision_tertiary: u8,
+    /// VER 15:8, the minor number.
+    pub revision_minor: u8,
+    /// VER 31:16, the major number.
+    pub revision_major: U16,
+    reserved: [u8; 4092],
+}
+
+const _: () = assert!(size_of::<KvController>() == 4096);
+const _: () = assert!(offset_of!(KvController, revision_major) == 2);

@@ -105,7 +105,7 @@ const _: () = assert!(offset_of!(IdentifyNvm, nguid) == 104);
 const _: () = assert!(offset_of!(IdentifyNvm, formats) == 128);
 const _: () = assert!(offset_of!(IdentifyNvm, vendor) == 384);
 
-/// One KV format (KV 1.0d figure 40).
+/// One KV format (KV 1.3 figure 42).
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct KvFormat {
@@ -124,7 +124,7 @@ pub struct KvFormat {
 const _: () = assert!(size_of::<KvFormat>() == 16);
 const _: () = assert!(offset_of!(KvFormat, value_bytes_max) == 4);
 
-/// The data structure of a Key Value namespace (CNS 05h, CSI 01h).
+/// The data structure of a Key Value namespace (CNS 05h, CSI 01h; KV 1.3 figure 41).
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct IdentifyKv {
@@ -143,7 +143,9 @@ pub struct IdentifyKv {
     pub reservations: u8,
     /// FPI.
     pub format_progress: u8,
-    reserved_29: [u8; 3],
+    /// KVFC: the index of the format in use, in 3:0. Reserved, thus 0, before revision 1.3.
+    pub format: u8,
+    reserved_30: [u8; 2],
     /// NOVG, bytes.
     pub value_granularity: U32,
     /// ANAGRPID.
@@ -169,6 +171,7 @@ pub struct IdentifyKv {
 const _: () = assert!(size_of::<IdentifyKv>() == 4096);
 const _: () = assert!(offset_of!(IdentifyKv, utilization) == 16);
 const _: () = assert!(offset_of!(IdentifyKv, kv_formats) == 25);
+const _: () = assert!(offset_of!(IdentifyKv, format) == 29);
 const _: () = assert!(offset_of!(IdentifyKv, value_granularity) == 32);
 const _: () = assert!(offset_of!(IdentifyKv, attributes) == 43);
 const _: () = assert!(offset_of!(IdentifyKv, nguid) == 48);

@@ -13,12 +13,15 @@ use crate::controller::admin::{
 };
 use crate::spec::fabrics::DISCOVERY_NAME;
 use crate::spec::feature::async_event_bit;
-use crate::spec::identify::{IdentifyController, LBA_FORMAT_SHIFTS};
+use crate::spec::identify::{IdentifyController, KvController, LBA_FORMAT_SHIFTS};
 use crate::spec::opcode::AdminOpcode;
 use crate::spec::register::VERSION_2_0;
 use headwater_host::width::narrow;
 use zerocopy::little_endian::{U16, U32, U128};
 use zerocopy::{FromZeros, IntoBytes};
+
+/// The revision of the Key Value command set: major, minor and tertiary number.
+const KEY_VALUE_REVISION: (u16, u8, u8) = (1, 3, 0);
 
 /// The PCI vendor id that QEMU uses for its virtual NVMe controllers: Red Hat.
 const PCI_VENDOR: u16 = 0x1B36;
@@ -141,6 +144,16 @@ fn describe_io(page: &mut IdentifyController, config: &ControllerConfig, subsyst
     page.namespaces_allowed = U32::new(subsystem.namespaces_max());
     // One power state, of 25 watts.
     page.power[0].maximum_power = U16::new(2_500);
+}
+
+/// Builds the page of CNS 06h for the Key Value command set.
+pub(super) fn key_value() -> Vec<u8> {
+    let (major, minor, tertiary) = KEY_VALUE_REVISION;
+    let mut page = KvController::new_zeroed();
+    page.revision_major = U16::new(major);
+    page.revision_minor = minor;
+    page.revision_tertiary = tertiary;
+    page.as_bytes().to_vec()
 }
 
 fn describe_sharing(page: &mut IdentifyController, config: &ControllerConfig) {

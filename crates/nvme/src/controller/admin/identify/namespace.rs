@@ -1,4 +1,4 @@
-//! Identify Namespace pages (NVM 1.0 figure 97, KV 1.0d figure 39, Base 2.0 figure 280).
+//! Identify Namespace pages (NVM 1.0 figure 97, KV 1.3 figure 41, Base 2.0 figure 280).
 //!
 //! Input: the properties of a namespace. Output: the page of its command set.
 
