@@ -36,6 +36,19 @@ pub trait DeviceBackend: Send + fmt::Debug {
     /// [`IoError`] when memory is exhausted or a limit is reached.
     fn region(&mut self, bytes: usize) -> Result<Buffer, IoError>;
 
+    /// Maps memory that the device's process makes and lends, contiguous and page-aligned, all zeroes. It stays
+    /// registered as long as the backend exists.
+    ///
+    /// # Errors
+    /// [`IoError::Unsupported`] if the device is in no other process; [`IoError`] when memory is exhausted or a limit is
+    /// reached.
+    fn lent_region(&mut self, bytes: usize) -> Result<Buffer, IoError> {
+        let _ = bytes;
+        Err(IoError::Unsupported {
+            reason: "this device lends no memory; use a buffer of its pool, or open it by attach:".to_owned(),
+        })
+    }
+
     /// Creates a queue for up to `depth` commands in flight.
     ///
     /// # Errors

@@ -108,6 +108,17 @@ impl Device {
         self.backend.region(bytes)
     }
 
+    /// Maps memory that a daemon makes and lends to this client, contiguous and page-aligned, all zeroes. The daemon
+    /// counts it against the client's grant. It stays registered until this device is dropped, also if every handle to
+    /// it is dropped before, and keeps its bytes when the daemon is restarted.
+    ///
+    /// # Errors
+    /// [`IoError::Unsupported`] for a device that is not in a daemon; [`IoError`] when memory is exhausted or a limit is
+    /// reached.
+    pub fn lent_buffer(&mut self, bytes: usize) -> Result<Buffer, IoError> {
+        self.backend.lent_region(bytes)
+    }
+
     /// Creates a queue for up to `depth` commands in flight; it may move to another thread.
     ///
     /// # Errors

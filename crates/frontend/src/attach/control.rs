@@ -3,7 +3,9 @@
 //! Input: datagrams with descriptors from untrusted clients. Output: regions, queues and replies. Invariant: a request
 //! changes nothing that its client's grant does not cover; an unexpected descriptor is closed.
 
-use super::client::{ClientKey, ControlEventSource, DeferredReply, HeldQueue, send_best_effort};
+use super::client::{
+    AttachedClient, ClientKey, ControlEventSource, DeferredReply, HeldQueue, send_best_effort,
+};
 use super::direct::direct_rules;
 use super::executor::{CompletedChange, EntryExecutor};
 use super::policy::rights_of;
@@ -78,8 +80,12 @@ impl<E: EntryExecutor> AttachFrontEnd<E> {
             let request = decode_request(self.receive_buffer.get(..bytes).unwrap_or_default());
             match request {
                 Ok(request) => {
-                    let is_long =
-                        matches!(request, AttachRequest::Region { .. } | AttachRequest::Release { .. });
+                    let is_long = matches!(
+                        request,
+                        AttachRequest::Region { .. }
+                            | AttachRequest::Memory { .. }
+                            | AttachRequest::Release { .. }
+                    );
                     self.serve(device, key, request, descriptors);
                     if is_long {
                         return PollDecision::Stop;
@@ -129,7 +135,11 @@ impl<E: EntryExecutor> AttachFrontEnd<E> {
             AttachRequest::Namespaces => Ok(self.namespaces(device, key)),
             AttachRequest::Region { start, bytes, offset } => match descriptors.pop() {
                 Some(descriptor) => self.add_region(key, &descriptor, &RegionRange { start, bytes, offset }),
-                None => Err("the region request carries no memfd; send its descriptor with it".to_owned()),
+                None => Err("the region request carries no file; send its descriptor with it".to_owned()),
+            },
+            AttachRequest::Memory { start, bytes } => match self.make_memory(key, start, bytes) {
+                Ok(()) => return,
+                Err(reason) => Err(reason),
             },
             AttachRequest::Queue { depth } => match self.create_queue(device, key, depth) {
                 Ok(()) => return,
@@ -230,16 +240,14 @@ impl<E: EntryExecutor> AttachFrontEnd<E> {
         AttachReply::Namespaces(facts.collect())
     }
 
-    fn add_region(&mut self, key: ClientKey, descriptor: &OwnedFd, range: &RegionRange) -> ControlResult {
-        let &RegionRange { start, bytes, offset } = range;
+    /// Returns the client, if it may register a region of this length.
+    fn client_with_room(&mut self, key: ClientKey, bytes: u64) -> Result<&mut AttachedClient, String> {
         if self.clients.values().map(|client| client.regions.len()).sum::<usize>() >= REGIONS_OF_ALL_MAX {
             return Err(format!(
                 "all clients together are limited to {REGIONS_OF_ALL_MAX} regions; register larger ones"
             ));
         }
-        let Some(client) = self.clients.get_mut(&key) else {
-            return Err(CLIENT_GONE.to_owned());
-        };
+        let client = self.clients.get_mut(&key).ok_or(CLIENT_GONE)?;
         let max = client.memory_max();
         let used = client.memory();
         if used.saturating_add(bytes) > max {
@@ -248,13 +256,52 @@ impl<E: EntryExecutor> AttachFrontEnd<E> {
         if client.regions.len() >= REGIONS_MAX {
             return Err(format!("a client is limited to {REGIONS_MAX} regions; register larger ones"));
         }
+        Ok(client)
+    }
+
+    fn add_region(&mut self, key: ClientKey, descriptor: &OwnedFd, range: &RegionRange) -> ControlResult {
+        let &RegionRange { start, bytes, offset } = range;
+        let client = self.client_with_room(key, bytes)?;
         let length = usize::try_from(bytes).map_err(|error| error.to_string())?;
         let region = SharedMemory::map_client(descriptor.as_fd(), offset, length, &client.lost)
             .map_err(|error| error.to_string())?;
+        if self.register(key, start, region)?.is_direct {
+            return self.lend_region(key, start, bytes);
+        }
+        Ok(AttachReply::Done)
+    }
+
+    /// Registers a region and counts it against the grant. Returns the client.
+    fn register(
+        &mut self,
+        key: ClientKey,
+        start: u64,
+        region: SharedMemory,
+    ) -> Result<&AttachedClient, String> {
+        let bytes = region.bytes() as u64;
+        let client = self.clients.get_mut(&key).ok_or(CLIENT_GONE)?;
         self.executor.register(client.rings.ok_or(CLIENT_GONE)?, Iova(start), region)?;
         let earlier = client.regions.insert(start, bytes);
-        assert!(earlier.is_none() && client.memory() <= max, "a region is counted against the grant once");
-        if client.is_direct { self.lend_region(key, start, bytes) } else { Ok(AttachReply::Done) }
+        let is_counted_once = earlier.is_none() && client.memory() <= client.memory_max();
+        assert!(is_counted_once, "a region is counted against the grant once");
+        Ok(client)
+    }
+
+    /// Makes memory, registers it and sends its descriptor.
+    fn make_memory(&mut self, key: ClientKey, start: u64, bytes: u64) -> Result<(), String> {
+        let unit = PAGE_BYTES as u64;
+        let bytes =
+            bytes.checked_next_multiple_of(unit).ok_or("the memory is longer than the address space")?;
+        if self.client_with_room(key, bytes)?.is_direct {
+            return Err(
+                "hardware queues access memory of the client; register a memfd with `region`".to_owned()
+            );
+        }
+        let length = usize::try_from(bytes).map_err(|error| error.to_string())?;
+        let (region, memory) = SharedMemory::memfd(length).map_err(|error| error.to_string())?;
+        self.register(key, start, region)?;
+        self.reply(key, &AttachReply::Memory { bytes }, &[&memory]);
+        Ok(())
     }
 
     fn create_queue(&mut self, device: &mut E::Device, key: ClientKey, depth: u32) -> Result<(), String> {

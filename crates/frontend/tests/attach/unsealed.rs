@@ -1,4 +1,5 @@
-//! Clients whose memory they can shrink: files of tmpfs and huge pages, and memfds without a seal.
+//! Clients whose memory they can shrink: files of tmpfs and huge pages, and memfds without a seal. And the contrary:
+//! memory that the node makes.
 
 use crate::host::{AttachHost, media};
 use headwater_dma::iova::Iova;
@@ -8,8 +9,10 @@ use headwater_host::clock::Nanos;
 use headwater_host::fault_guard::LostPages;
 use headwater_host::ring_memory::SharedMemoryWords;
 use headwater_host::shared_memory::SharedMemory;
+use headwater_io::attach::admin::{AdminAnswer, AdminRequest};
 use headwater_io::attach::connection::AttachConnection;
 use headwater_io::attach::protocol::{AttachReply, AttachRequest};
+use headwater_io::error::IoError;
 use headwater_io::ring_queue::{QueueWakeups, RingQueue};
 use headwater_io::{Buffer, Command, Queue, StoreCondition};
 use headwater_nvme::queue_pair::{QueuePair, words_for};
@@ -118,4 +121,57 @@ fn truncated_memory_costs_its_client_the_connection_and_no_other_client_anything
         assert_eq!(good.get(b"good").unwrap().unwrap(), b"2", "{name}");
         drop(host.end());
     }
+}
+
+#[test]
+fn memory_that_the_node_makes_is_sealed_and_counts_against_the_grant() {
+    let folder = tempfile::tempdir().unwrap();
+    let host = AttachHost::start(folder.path(), GrantPolicy::new([]), media());
+    let mut client = AttachConnection::open(&host.path).unwrap();
+    let (reply, descriptors) =
+        client.call(&AttachRequest::Memory { start: START, bytes: 5_000 }, &[]).unwrap();
+    assert_eq!(reply, AttachReply::Memory { bytes: 8_192 });
+    let [file] = <[OwnedFd; 1]>::try_from(descriptors).unwrap();
+    assert!(ftruncate(&file, 4_096).is_err(), "the client can shrink it");
+    let memory = SharedMemory::map_descriptor(file.as_fd(), 0, 8_192).unwrap();
+    let mut bytes = [7; 8_192];
+    memory.copy_in(0, &mut bytes).unwrap();
+    assert_eq!(bytes, [0; 8_192]);
+    for (start, bytes) in [(START, 4_096), (START + 8_191, 1), (0, 0), (0, u64::MAX), (u64::MAX - 10, 4_096)]
+    {
+        let refused = client.call(&AttachRequest::Memory { start, bytes }, &[]);
+        assert!(matches!(refused, Err(IoError::Daemon { .. })), "{start:#x} {bytes}: {refused:?}");
+    }
+    let held = AttachHoldings { clients: 1, queues: 0, regions: 1, in_flight: 0 };
+    host.until_holdings(held);
+    let AdminAnswer::List { clients, .. } = host.admin(AdminRequest::List).unwrap() else { panic!() };
+    assert_eq!(clients.iter().map(|client| client.memory).collect::<Vec<_>>(), [8_192, 0]);
+    assert_eq!(client.call(&AttachRequest::Release { start: START }, &[]).unwrap().0, AttachReply::Done);
+    host.until_holdings(AttachHoldings { regions: 0, ..held });
+    drop(host.end());
+}
+
+#[test]
+fn lent_buffer_keeps_its_bytes_over_a_restart_of_the_node() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut host = AttachHost::start(folder.path(), GrantPolicy::new([]), media());
+    let mut client = host.client();
+    let (first, second) = (client.lent_buffer(10_000).unwrap(), client.lent_buffer(10_000).unwrap());
+    assert_ne!(first.address(), second.address());
+    first.write(0, &[5; 10_000]).unwrap();
+    let mut queue = client.queue(4).unwrap();
+    let mut store = |key: &[u8], buffer: &Buffer| {
+        queue.submit(Command::put(1, key, buffer.clone(), StoreCondition::Always).unwrap(), 0).unwrap();
+        assert_eq!(queue.wait(None).unwrap().unwrap().status, Status::SUCCESS);
+    };
+    store(b"before", &first);
+    let media = host.end_in_place();
+    host = AttachHost::start(folder.path(), GrantPolicy::new([]), media);
+    store(b"after", &first);
+    store(b"zeroes", &second);
+    for (key, byte) in [(b"before".as_slice(), 5), (b"after", 5), (b"zeroes", 0)] {
+        assert!(client.get(key).unwrap().unwrap() == [byte; 10_000], "{key:?}");
+    }
+    drop((queue, client));
+    drop(host.end());
 }

@@ -135,6 +135,7 @@ pub(crate) fn unexpected_reply(asked: &str, reply: &AttachReply) -> IoError {
         AttachReply::Welcome { .. } => "a welcome",
         AttachReply::Done => "done",
         AttachReply::Region { .. } => "a region",
+        AttachReply::Memory { .. } => "memory",
         AttachReply::Namespaces(_) => "namespaces",
         AttachReply::Queue { .. } => "a queue",
         AttachReply::Admin(_) => "administration",

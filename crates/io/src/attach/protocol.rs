@@ -28,15 +28,22 @@ pub enum AttachRequest {
     },
     /// List the namespaces that this client may use.
     Namespaces,
-    /// Register memory with the device; the message carries the sealed memfd.
+    /// Register memory with the device; the message carries its file.
     Region {
         /// Its first address in the client's address space.
         start: u64,
         /// Its length.
         bytes: u64,
-        /// Its page-aligned offset in the memfd.
+        /// Its page-aligned offset in the file.
         #[serde(default, skip_serializing_if = "is_zero")]
         offset: u64,
+    },
+    /// Make memory and register it; the reply carries its descriptor.
+    Memory {
+        /// Its first address in the client's address space.
+        start: u64,
+        /// Its length.
+        bytes: u64,
     },
     /// Release a region; answered when no command in flight uses it.
     Release {
@@ -156,6 +163,11 @@ pub enum AttachReply {
         /// The controller's address of its first byte.
         address: u64,
     },
+    /// Memory that the daemon made and registered; the message carries its sealed memfd.
+    Memory {
+        /// Its length, whole pages.
+        bytes: u64,
+    },
     /// The namespaces.
     Namespaces(Vec<ClientNamespace>),
     /// A queue; the message carries the memfd of its rings, this client's end of its wake line, and for a hardware
@@ -253,6 +265,10 @@ mod tests {
         assert_eq!(
             text(&AttachRequest::Region { start: 65_536, bytes: 4_096, offset: 0 }),
             r#"{"region":{"start":65536,"bytes":4096}}"#
+        );
+        assert_eq!(
+            text(&AttachRequest::Memory { start: 65_536, bytes: 4_096 }),
+            r#"{"memory":{"start":65536,"bytes":4096}}"#
         );
         assert_eq!(text(&AttachRequest::DeleteQueue { id: 3 }), r#"{"delete-queue":{"id":3}}"#);
         let reply = |data| {

@@ -31,6 +31,8 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+/// The first address of memory that the daemon made: above all addresses of the pool.
+const LENT_FIRST_ADDRESS: u64 = 1 << 60;
 /// First pause between two connection attempts; doubled up to [`PAUSE_MAX`].
 const PAUSE_FIRST: Nanos = Nanos::from_millis(1);
 const PAUSE_MAX: Nanos = Nanos::from_millis(100);
@@ -75,6 +77,8 @@ pub(super) struct AttachSession {
     connection: Option<AttachConnection>,
     epoch: u64,
     regions: BTreeMap<u64, RegisteredRegion>,
+    /// The address of the next memory that the daemon makes.
+    next_lent_address: u64,
     /// Present if the session drives hardware queues.
     direct: Option<DirectAccess>,
 }
@@ -184,6 +188,23 @@ impl AttachSession {
             AttachReply::Namespaces(namespaces) => Ok(namespaces),
             other => Err(unexpected_reply("namespaces", &other)),
         }
+    }
+
+    /// Maps memory that the daemon makes. It is registered again after a reconnect, with its bytes.
+    fn lent_memory(&mut self, bytes: usize) -> Result<Buffer, IoError> {
+        let start = self.next_lent_address;
+        let request = AttachRequest::Memory { start, bytes: bytes as u64 };
+        let (reply, descriptors) = self.call_with_retry(&request, None)?;
+        let AttachReply::Memory { bytes: made } = reply else {
+            return Err(unexpected_reply("memory", &reply));
+        };
+        let (Ok([file]), Ok(length)) = (<[OwnedFd; 1]>::try_from(descriptors), usize::try_from(made)) else {
+            return Err(IoError::Protocol { reason: "memory came without its descriptor".to_owned() });
+        };
+        let memory = SharedMemory::map_descriptor(file.as_fd(), 0, length)?;
+        self.regions.insert(start, RegisteredRegion { file: Arc::new(file), offset: 0, bytes: made });
+        self.next_lent_address += made;
+        Ok(Buffer::from_region(memory, Iova(start)).slice(0, bytes)?)
     }
 
     /// Borrows a new hardware queue.
@@ -306,6 +327,7 @@ impl AttachBackend {
             connection: None,
             epoch: 0,
             regions: BTreeMap::new(),
+            next_lent_address: LENT_FIRST_ADDRESS,
             direct: None,
         };
         if options.direct {
@@ -335,6 +357,10 @@ impl DeviceBackend for AttachBackend {
 
     fn region(&mut self, bytes: usize) -> Result<Buffer, IoError> {
         self.memory.buffer(bytes)
+    }
+
+    fn lent_region(&mut self, bytes: usize) -> Result<Buffer, IoError> {
+        lock(&self.session).lent_memory(bytes)
     }
 
     fn queue(&mut self, depth: u32) -> Result<Box<dyn QueueTransport>, IoError> {
