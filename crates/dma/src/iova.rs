@@ -13,7 +13,7 @@ mod segments;
 
 pub use segments::{ClientSegment, ClientSegments, NotDeviceMapped};
 
-use headwater_host::shared_memory::SharedMemory;
+use headwater_host::shared_memory::{SharedMemory, SharedPages};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -59,6 +59,14 @@ pub enum DataTransferError {
     /// The range extends past the end of the address space.
     #[error("{bytes} bytes at {start} extend past the end of the address space; send a shorter range")]
     Overflow {
+        /// First address of the range.
+        start: Iova,
+        /// Length of the range.
+        bytes: u64,
+    },
+    /// The device may only read the memory.
+    #[error("{bytes} bytes at {start} lie in memory that the device may only read; map it writable")]
+    ReadOnly {
         /// First address of the range.
         start: Iova,
         /// Length of the range.
@@ -117,11 +125,23 @@ pub trait DeviceMapping: Send + Sync + fmt::Debug {
     fn address(&self) -> u64;
 }
 
+/// The access that the device has to a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RegionAccess {
+    /// Read and write it.
+    ReadWrite,
+    /// Read it.
+    ReadOnly,
+}
+
 #[derive(Debug)]
 struct ClientRegion {
     /// Dropped before `memory`, so that the device mapping ends before the memory is unmapped here.
     device_mapping: Option<Box<dyn DeviceMapping>>,
     memory: SharedMemory,
+    /// The offset of its first byte in `memory`.
+    offset: usize,
+    access: RegionAccess,
     /// Length in bytes, as a `u64`.
     bytes: u64,
 }
@@ -161,7 +181,31 @@ impl ClientMemory {
     /// [`RegisterError`] if addresses are registered already or extend past the end, or the client has too many
     /// regions. Nothing changes.
     pub fn register(&mut self, start: Iova, memory: SharedMemory) -> Result<(), RegisterError> {
-        self.insert_region(start, memory, None)
+        let bytes = memory.bytes();
+        let all = SharedPages { region: memory, offset: 0, bytes };
+        self.insert_region(start, all, RegionAccess::ReadWrite, None)
+    }
+
+    /// Registers a part of a mapping, which other regions may share.
+    ///
+    /// # Errors
+    /// As [`register`](Self::register).
+    ///
+    /// # Panics
+    /// If the part does not lie in the mapping: the caller has mapped it.
+    pub fn register_part(
+        &mut self,
+        start: Iova,
+        part: SharedPages,
+        access: RegionAccess,
+    ) -> Result<(), RegisterError> {
+        let end = part.offset.checked_add(part.bytes);
+        let (offset, bytes, mapped) = (part.offset, part.bytes, part.region.bytes());
+        assert!(
+            end.is_some_and(|end| end <= mapped),
+            "{bytes} bytes at {offset} do not lie in a mapping of {mapped} bytes"
+        );
+        self.insert_region(start, part, access, None)
     }
 
     /// Registers a region together with the device's mapping of it. The mapping is dropped when the region is revoked
@@ -175,16 +219,20 @@ impl ClientMemory {
         memory: SharedMemory,
         device_mapping: Box<dyn DeviceMapping>,
     ) -> Result<(), RegisterError> {
-        self.insert_region(start, memory, Some(device_mapping))
+        let bytes = memory.bytes();
+        let all = SharedPages { region: memory, offset: 0, bytes };
+        self.insert_region(start, all, RegionAccess::ReadWrite, Some(device_mapping))
     }
 
     fn insert_region(
         &mut self,
         start: Iova,
-        memory: SharedMemory,
+        part: SharedPages,
+        access: RegionAccess,
         device_mapping: Option<Box<dyn DeviceMapping>>,
     ) -> Result<(), RegisterError> {
-        let bytes = memory.bytes() as u64;
+        let SharedPages { region: memory, offset, bytes } = part;
+        let bytes = bytes as u64;
         // The last address must exist; so must the one after it, which keeps every sum below exact.
         let end = start.0.checked_add(bytes).ok_or(RegisterError::Overflow { start, bytes })?;
         if self.regions.len() >= REGIONS_MAX {
@@ -195,7 +243,8 @@ impl ClientMemory {
         {
             return Err(RegisterError::Overlap { start, bytes, other });
         }
-        let other = self.regions.insert(start, Arc::new(ClientRegion { device_mapping, memory, bytes }));
+        let region = ClientRegion { device_mapping, memory, offset, access, bytes };
+        let other = self.regions.insert(start, Arc::new(region));
         assert!(other.is_none(), "two regions start at {start}");
         Ok(())
     }
@@ -251,7 +300,7 @@ impl ClientMemory {
             let (Ok(offset), Ok(piece_bytes)) = (usize::try_from(into), usize::try_from(piece)) else {
                 return Err(unmapped);
             };
-            segments.push(Some(Arc::clone(region)), offset, piece_bytes);
+            segments.push(Some(Arc::clone(region)), region.offset + offset, piece_bytes);
             at += piece;
         }
         Ok(())

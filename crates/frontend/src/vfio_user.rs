@@ -12,6 +12,7 @@ pub mod config_space;
 pub mod controller;
 mod data;
 pub mod function;
+mod guest_files;
 mod in_flight_command;
 pub mod layout;
 mod link;
@@ -23,6 +24,8 @@ use crate::counters::FrontEndCounters;
 use crate::front_end::{FrontEnd, PollCost};
 use controller::GuestController;
 use function::{ReplyState, VfioUserFunction};
+use guest_files::FILES_MAX;
+use headwater_dma::iova::REGIONS_MAX;
 use headwater_host::client_eventfd::ClientEventfd;
 use headwater_host::clock::{Nanos, UnixMillis};
 use headwater_host::fault_guard::LostPages;
@@ -38,10 +41,11 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
 /// Maximum regions of guest memory. The guest's hypervisor learns it from the version reply.
-pub const DMA_MAPS_MAX: usize = 8_192;
-// Each region is a mapping, as is each of the attach front end, and the kernel limits a process to 65,530 mappings: half of
-// them are left for everything else.
-const _: () = assert!(DMA_MAPS_MAX + crate::attach::REGIONS_OF_ALL_MAX <= 32_768);
+pub const DMA_MAPS_MAX: usize = 65_535;
+const _: () = assert!(DMA_MAPS_MAX < REGIONS_MAX);
+// Each file of a guest is a mapping, as is each region of the attach front end, and the kernel limits a process to 65,530
+// mappings: half of them are left for everything else.
+const _: () = assert!(FILES_MAX + crate::attach::REGIONS_OF_ALL_MAX <= 32_768);
 /// Maximum messages handled in one poll, so that a client that sends constantly does not delay the device.
 const MESSAGES_MAX: usize = 64;
 /// Minimum time between two polls of the sockets: a poll is a system call, and a busy guest's commands arrive in

@@ -221,6 +221,12 @@ impl SharedMemory {
         self.mapping.start.addr().get()
     }
 
+    /// Returns true if both are handles to one mapping.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.mapping, &other.mapping)
+    }
+
     /// Returns the length in bytes.
     #[must_use]
     #[inline]

@@ -3,7 +3,7 @@
 //! Input: a range of a client's addresses. Output: a region that holds it contiguously. Invariant: the bytes are the
 //! client's, in address order.
 
-use super::{ClientMemory, DataTransferError, Iova};
+use super::{ClientMemory, DataTransferError, Iova, RegionAccess};
 use headwater_host::shared_memory::{SharedMemory, SharedPages};
 use headwater_host::width::to_usize;
 
@@ -12,18 +12,21 @@ const PAGE_BYTES: u64 = 4_096;
 
 impl ClientMemory {
     /// Returns a contiguous mapping of a range and the offset of the range in it: for rings, which are accessed in
-    /// place. Pages of several regions are mapped a second time, contiguously. Before a caller revokes a region it ends
+    /// place, and written. Pages of several regions are mapped a second time, unless they follow each other in one mapping
+    /// already. Before a caller revokes a region it ends
     /// this use: [`RegionRevocation::is_drained`](super::RegionRevocation::is_drained) does not detect it.
     ///
     /// # Errors
-    /// [`DataTransferError`] when the range is not fully registered, or its pages cannot be mapped a second time.
+    /// [`DataTransferError`] when the range is not fully registered, may only be read, or its pages cannot be mapped a
+    /// second time.
     pub fn map_contiguous(
         &self,
         start: Iova,
         bytes: u64,
     ) -> Result<(SharedMemory, usize), DataTransferError> {
-        if let Ok(found) = self.contiguous(start, bytes) {
-            return Ok(found);
+        match self.contiguous(start, bytes) {
+            Err(DataTransferError::Unmapped { .. }) => {}
+            other => return other,
         }
         let overflow = DataTransferError::Overflow { start, bytes };
         let end = start.0.checked_add(bytes).ok_or(overflow)?;
@@ -40,8 +43,17 @@ impl ClientMemory {
             let (Ok(offset), Ok(piece_bytes)) = (usize::try_from(offset), usize::try_from(piece)) else {
                 return Err(unmapped);
             };
+            if region.access == RegionAccess::ReadOnly {
+                return Err(DataTransferError::ReadOnly { start, bytes });
+            }
+            let offset = region.offset + offset;
             pieces.push(SharedPages { region: region.memory.clone(), offset, bytes: piece_bytes });
             at += piece;
+        }
+        if let Some(first) = pieces.first()
+            && pieces.windows(2).all(|pair| follow_each_other(&pair[0], &pair[1]))
+        {
+            return Ok((first.region.clone(), first.offset + to_usize(start.0 - front)));
         }
         let scattered = |_| DataTransferError::Scattered { start, bytes };
         let joined = SharedMemory::join(&pieces).map_err(scattered)?;
@@ -58,9 +70,17 @@ impl ClientMemory {
         if start.0 >= region_end || end > region_end {
             return Err(unmapped(start.0.max(region_end)));
         }
+        if region.access == RegionAccess::ReadOnly {
+            return Err(DataTransferError::ReadOnly { start, bytes });
+        }
         let offset = usize::try_from(start.0 - base.0).map_err(|_| unmapped(start.0))?;
-        Ok((region.memory.clone(), offset))
+        Ok((region.memory.clone(), region.offset + offset))
     }
+}
+
+/// Returns true if the second piece begins in the same mapping where the first ends.
+fn follow_each_other(first: &SharedPages, second: &SharedPages) -> bool {
+    first.region.is_same(&second.region) && first.offset + first.bytes == second.offset
 }
 
 #[cfg(test)]
@@ -81,6 +101,38 @@ mod tests {
         assert_eq!(unmapped(999, 1), 999);
         assert_eq!(unmapped(1_200, 1), 1_200);
         assert!(memory.contiguous(Iova(u64::MAX), 2).is_err());
+    }
+
+    #[test]
+    fn parts_that_follow_each_other_are_not_mapped_again_and_read_only_parts_are_refused() {
+        let page = usize::try_from(PAGE_BYTES).unwrap();
+        let all = region(8 * page);
+        let part =
+            |first, pages| SharedPages { region: all.clone(), offset: first * page, bytes: pages * page };
+        let mut memory = ClientMemory::new();
+        for (number, (first, access)) in
+            [(3, RegionAccess::ReadWrite), (4, RegionAccess::ReadWrite), (5, RegionAccess::ReadOnly)]
+                .into_iter()
+                .enumerate()
+        {
+            let start = Iova(u64::try_from(number).unwrap() * PAGE_BYTES);
+            memory.register_part(start, part(first, 1), access).unwrap();
+        }
+        let (found, offset) = memory.map_contiguous(Iova(8), PAGE_BYTES).unwrap();
+        assert!(found.is_same(&all));
+        assert_eq!(offset, 3 * page + 8);
+        memory.resolve(Iova(PAGE_BYTES), 5).unwrap().copy_out(0, b"hello");
+        let mut text = [0; 5];
+        all.copy_in(4 * page, &mut text).unwrap();
+        assert_eq!(&text, b"hello", "an address is relative to its part");
+        for (start, bytes) in [(2 * PAGE_BYTES, 8), (PAGE_BYTES, 2 * PAGE_BYTES)] {
+            let refused = memory.map_contiguous(Iova(start), bytes).err();
+            assert_eq!(refused, Some(DataTransferError::ReadOnly { start: Iova(start), bytes }));
+        }
+        assert!(memory.resolve(Iova(0), 2 * PAGE_BYTES).unwrap().is_writable());
+        let read_only = memory.resolve(Iova(PAGE_BYTES), 2 * PAGE_BYTES).unwrap();
+        assert!(!read_only.is_writable());
+        assert_eq!(read_only.copy_in(0, &mut text), 5);
     }
 
     #[test]

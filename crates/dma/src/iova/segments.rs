@@ -3,7 +3,7 @@
 //! Input: pieces in data order. Output: copies of bytes, or the device's addresses of them. Invariant: the regions of a
 //! range stay mapped, here and for a device, as long as the range is held.
 
-use super::{ClientRegion, Iova, IovaRange};
+use super::{ClientRegion, Iova, IovaRange, RegionAccess};
 use headwater_host::shared_memory::OutOfRegion;
 use std::sync::Arc;
 
@@ -30,6 +30,8 @@ pub struct ClientSegments {
     first: Option<ClientSegment>,
     rest: Vec<ClientSegment>,
     bytes: usize,
+    /// True if the device may only read a piece.
+    is_read_only: bool,
 }
 
 impl ClientSegments {
@@ -43,6 +45,13 @@ impl ClientSegments {
     #[must_use]
     pub fn pieces(&self) -> usize {
         usize::from(self.first.is_some()) + self.rest.len()
+    }
+
+    /// Returns true if the device may write every piece.
+    #[must_use]
+    #[inline]
+    pub fn is_writable(&self) -> bool {
+        !self.is_read_only
     }
 
     /// Copies bytes of the range, from offset `skip` on, to `into`, as many as both have. Returns how many. Discarded
@@ -61,7 +70,12 @@ impl ClientSegments {
     }
 
     /// Copies `from` into the range at offset `skip`, as many bytes as both have. Returns how many.
+    ///
+    /// # Panics
+    /// If there are bytes and the range is not [writable](Self::is_writable): a command is refused before it writes there.
     pub fn copy_out(&self, skip: usize, from: &[u8]) -> usize {
+        let is_allowed = from.is_empty() || !self.is_read_only;
+        assert!(is_allowed, "a command writes to memory that the device may only read");
         self.for_each_piece(skip, from.len(), |region, offset, done, bytes| match region {
             Some(region) => region.memory.copy_out(offset, &from[done..done + bytes]),
             None => Ok(()),
@@ -127,6 +141,7 @@ impl ClientSegments {
 
     #[inline]
     pub(super) fn push(&mut self, region: Option<Arc<ClientRegion>>, offset: usize, bytes: usize) {
+        self.is_read_only |= region.as_ref().is_some_and(|region| region.access == RegionAccess::ReadOnly);
         let segment = ClientSegment { region, offset, bytes, data_offset: self.bytes };
         self.bytes += bytes;
         match self.first {

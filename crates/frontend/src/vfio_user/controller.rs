@@ -11,12 +11,13 @@
 mod abort;
 mod admin;
 mod registers;
+mod ring_ranges;
 
 use super::data::DataResolver;
 use super::in_flight_command::GuestCommand;
 use super::layout::{IO_QUEUES_MAX, VECTORS};
 use crate::in_flight::InFlightTable;
-use headwater_dma::iova::{ClientMemory, Iova};
+use headwater_dma::iova::ClientMemory;
 use headwater_host::clock::Nanos;
 use headwater_host::ring_memory::SharedMemoryWords;
 use headwater_nvme::controller::admin::AsyncEvent;
@@ -36,6 +37,7 @@ use headwater_ssd::nvme::request::{DeviceRequest, KeyBuffer};
 use std::collections::VecDeque;
 
 pub use registers::GuestRegisters;
+use ring_ranges::{RingRanges, RingUse};
 
 /// Its number in the subsystem (CNTLID). Controllers of fabrics are numbered when hosts connect.
 const CONTROLLER_ID: u16 = 1;
@@ -62,8 +64,8 @@ pub struct GuestController {
     event_requests: Vec<CommandToken>,
     /// Queues in deletion, and the commands that delete them.
     deletions: Vec<(QueueId, CommandToken)>,
-    /// Guest memory of queues and doorbells: first address and length.
-    ring_ranges: Vec<(Iova, u64)>,
+    /// Guest memory of queues and doorbells.
+    ring_ranges: RingRanges,
     /// True if a register write began a reset that is not finished.
     resetting: bool,
     shutting_down: bool,
@@ -108,7 +110,7 @@ impl GuestController {
             waiting_lists: VecDeque::new(),
             event_requests: Vec::new(),
             deletions: Vec::new(),
-            ring_ranges: Vec::new(),
+            ring_ranges: RingRanges::default(),
             resetting: false,
             shutting_down: false,
             armed: false,
@@ -285,6 +287,7 @@ impl GuestController {
         while let Some(queue) = self.arbiter.next_deleted() {
             if let Some(at) = self.deletions.iter().position(|(deleted, _)| *deleted == queue) {
                 let (_, token) = self.deletions.swap_remove(at);
+                self.ring_ranges.remove(RingUse::Submission(queue));
                 self.arbiter.complete(token, 0, Status::SUCCESS);
             }
             moved = true;

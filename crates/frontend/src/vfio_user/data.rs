@@ -57,6 +57,9 @@ impl DataResolver {
                 DataRange::Discard(bytes) => segments.discard(bytes as usize),
             }
         }
+        if matches!(transfer, HostTransfer::ToHost(_)) && !segments.is_writable() {
+            return Err(Status::DATA_TRANSFER_ERROR);
+        }
         let (resolved, bytes) = (segments.bytes(), transfer.bytes());
         assert!(resolved == bytes as usize, "{resolved} bytes are resolved for a transfer of {bytes}");
         Ok(segments)

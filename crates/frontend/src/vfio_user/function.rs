@@ -1,20 +1,20 @@
 //! The PCI function: configuration space, interrupts, guest memory and the controller behind BAR0.
 //!
 //! Input: one request of the hypervisor at a time, with its descriptors. Output: its reply, immediate or, for an unmap,
-//! once no command in flight uses the memory. Invariant: the device accesses guest memory only where it is registered
+//! once no command in flight uses the memory. Invariant: the device writes guest memory only where it is registered
 //! writable, and never accesses a region after the reply to its unmap.
 
 use super::DMA_MAPS_MAX;
 use super::config_space::{ConfigEffect, ConfigSpace};
+use super::guest_files::{FileId, GuestFiles};
 use super::layout::{BAR_BYTES, BarLocation, VECTORS};
 use super::message::{self, IrqAction, VfioUserHeader, VfioUserRequest};
 use super::vectors::GuestVectors;
-use headwater_dma::iova::{ClientMemory, Iova, RegionRevocation};
-use headwater_host::fault_guard::LostPages;
-use headwater_host::shared_memory::{MapDescriptorError, SharedMemory};
+use headwater_dma::iova::{ClientMemory, Iova, RegionAccess, RegionRevocation};
+use headwater_host::shared_memory::MapDescriptorError;
 use rustix::io::Errno;
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 /// Number of regions: six BARs, expansion ROM, configuration space, VGA.
 const REGIONS: u32 = 9;
@@ -61,11 +61,19 @@ pub struct VfioUserFunction {
     pub vectors: GuestVectors,
     /// The guest's memory.
     pub memory: ClientMemory,
-    /// Length of every region that the client mapped, by address, accessible to the device or not.
-    mapped: BTreeMap<u64, u64>,
-    lost: LostPages,
+    /// Every region that the client mapped, by address, accessible to the device or not.
+    mapped: BTreeMap<u64, MappedRange>,
+    files: GuestFiles,
     awaited_reply: Option<AwaitedReply>,
     negotiated: bool,
+}
+
+/// A region that the client mapped.
+#[derive(Clone, Copy, Debug)]
+struct MappedRange {
+    bytes: u64,
+    /// The file that it is a part of, if the device can access it.
+    file: Option<FileId>,
 }
 
 /// The guest's MSI-X table. Hypervisors keep their own; this one exists only to be read back.
@@ -139,7 +147,8 @@ impl VfioUserFunction {
                 return Err(Errno::INVAL);
             }
             VfioUserRequest::DmaMap { address, size, offset, writable } => {
-                self.map(address, size, offset, descriptors.first().filter(|_| writable))?;
+                let access = if writable { RegionAccess::ReadWrite } else { RegionAccess::ReadOnly };
+                self.map(address, size, offset, descriptors.first().map(|file| (file.as_fd(), access)))?;
                 header.reply(&[], out);
             }
             VfioUserRequest::DeviceInfo => message::device_info(header, REGIONS, IRQS, out),
@@ -174,32 +183,60 @@ impl VfioUserFunction {
     }
 
     /// Registers guest memory. Memory without a descriptor (ROM) is recorded, but the device cannot access it.
-    fn map(&mut self, address: u64, size: u64, offset: u64, from: Option<&OwnedFd>) -> Result<(), Errno> {
+    fn map(
+        &mut self,
+        address: u64,
+        size: u64,
+        offset: u64,
+        from: Option<(BorrowedFd<'_>, RegionAccess)>,
+    ) -> Result<(), Errno> {
         let end = address.checked_add(size).filter(|_| size > 0).ok_or(Errno::INVAL)?;
         if self.mapped.len() >= DMA_MAPS_MAX {
             tracing::warn!(address, size, "guest memory cannot be mapped: it has {DMA_MAPS_MAX} regions");
             return Err(Errno::NOSPC);
         }
         let before = self.mapped.range(..end).next_back();
-        if before.is_some_and(|(&start, &bytes)| start + bytes > address) {
+        if before.is_some_and(|(&start, range)| start + range.bytes > address) {
             return Err(Errno::EXIST);
         }
-        if let Some(descriptor) = from {
-            let bytes = usize::try_from(size).map_err(|_| Errno::INVAL)?;
-            let memory =
-                SharedMemory::map_client(descriptor.as_fd(), offset, bytes, &self.lost).map_err(|error| {
-                    tracing::warn!(address, size, %error, "guest memory cannot be mapped");
-                    match error {
-                        MapDescriptorError::Unsealed | MapDescriptorError::NotMemory => Errno::PERM,
-                        MapDescriptorError::Map(map) => map.errno,
-                        _ => Errno::INVAL,
-                    }
-                })?;
-            self.memory.register(Iova(address), memory).map_err(|_| Errno::INVAL)?;
-        }
-        self.mapped.insert(address, size);
-        tracing::debug!(address, size, reachable = from.is_some(), "guest memory is mapped");
+        let file = match from {
+            Some((descriptor, access)) => self.map_file((address, size), descriptor, offset, access)?,
+            None => None,
+        };
+        self.mapped.insert(address, MappedRange { bytes: size, file });
+        tracing::debug!(address, size, reachable = file.is_some(), "guest memory is mapped");
         Ok(())
+    }
+
+    /// Registers a range of a file. Returns `None` for memory that the device may only read, if it cannot: ROM.
+    fn map_file(
+        &mut self,
+        (address, size): (u64, u64),
+        descriptor: BorrowedFd<'_>,
+        offset: u64,
+        access: RegionAccess,
+    ) -> Result<Option<FileId>, Errno> {
+        let bytes = usize::try_from(size).map_err(|_| Errno::INVAL)?;
+        let (file, part) = match self.files.map(descriptor, offset, bytes) {
+            Ok(mapped) => mapped,
+            Err(error) if access == RegionAccess::ReadOnly => {
+                tracing::debug!(address, size, %error, "guest memory stays inaccessible");
+                return Ok(None);
+            }
+            Err(error) => {
+                tracing::warn!(address, size, %error, "guest memory cannot be mapped");
+                return Err(match error {
+                    MapDescriptorError::Unsealed | MapDescriptorError::NotMemory => Errno::PERM,
+                    MapDescriptorError::Map(map) => map.errno,
+                    _ => Errno::INVAL,
+                });
+            }
+        };
+        if self.memory.register_part(Iova(address), part, access).is_err() {
+            self.files.release(file);
+            return Err(Errno::INVAL);
+        }
+        Ok(Some(file))
     }
 
     /// Begins an unmap. The range must contain one or more whole mapped regions.
@@ -211,16 +248,17 @@ impl VfioUserFunction {
     ) -> Result<(), Errno> {
         let (address, size) = if all { (0, u64::MAX) } else { (address, size) };
         let end = address.checked_add(size).ok_or(Errno::INVAL)?;
-        let inside: Vec<(u64, u64)> =
-            self.mapped.range(address..end).map(|(&start, &bytes)| (start, bytes)).collect();
-        if inside.iter().any(|&(start, bytes)| start + bytes > end) || (inside.is_empty() && !all) {
+        let inside: Vec<(u64, MappedRange)> =
+            self.mapped.range(address..end).map(|(&start, &range)| (start, range)).collect();
+        if inside.iter().any(|&(start, range)| start + range.bytes > end) || (inside.is_empty() && !all) {
             return Err(Errno::INVAL);
         }
         let mut regions = Vec::new();
-        for (start, bytes) in inside {
+        for (start, MappedRange { bytes, file }) in inside {
             self.mapped.remove(&start);
-            // Memory without a descriptor was never registered.
+            // Memory without a file was never registered.
             regions.extend(self.memory.revoke(Iova(start)));
+            file.into_iter().for_each(|file| self.files.release(file));
             registers.unmapped(Iova(start), bytes);
         }
         self.awaited_reply = Some(AwaitedReply::Unmapping { header: *header, address, size, regions });
@@ -316,7 +354,7 @@ impl VfioUserFunction {
     /// Returns true if an access to the guest's memory found no page.
     #[must_use]
     pub fn has_lost_pages(&self) -> bool {
-        self.lost.is_set()
+        self.files.have_lost_pages()
     }
 
     /// Returns true if the guest allows the function to access its memory.

@@ -200,12 +200,21 @@ fn number_of_regions_is_limited_and_the_limit_is_told() {
 }
 
 #[test]
-fn read_only_memory_and_memory_without_a_descriptor_stay_inaccessible() {
+fn read_only_memory_is_only_read_and_memory_without_a_descriptor_stays_inaccessible() {
     let mut client = FunctionClient::connected();
-    let (_memory, descriptor) = SharedMemory::memfd(4_096).unwrap();
+    let (memory, descriptor) = SharedMemory::memfd(4_096).unwrap();
+    memory.copy_out(7, b"read me").unwrap();
     client.ask_with(&dma_map(1, 0xC_0000, 4_096, 0), vec![descriptor]).unwrap();
     client.ask(&dma_map(3, 0xFEB0_0000, 4_096, 0)).unwrap();
-    assert!(client.function.memory.resolve(Iova(0xC_0000), 1).is_err());
+    let found = client.function.memory.resolve(Iova(0xC_0007), 7).unwrap();
+    let mut text = [0; 7];
+    assert_eq!((found.copy_in(0, &mut text), &text), (7, b"read me"));
+    assert!(!found.is_writable());
+    drop(found);
+    // A ROM whose file this process may not even map.
+    let rom: OwnedFd = std::fs::File::open("/proc/self/maps").unwrap().into();
+    client.ask_with(&dma_map(1, 0xD_0000, 4_096, 0), vec![rom]).unwrap();
+    assert!(client.function.memory.resolve(Iova(0xD_0000), 1).is_err());
     assert!(client.function.memory.resolve(Iova(0xFEB0_0000), 1).is_err());
     client.ask(&dma_unmap(0, 0xC_0000, 4_096)).unwrap();
     client.ask(&dma_unmap(0, 0xFEB0_0000, 4_096)).unwrap();

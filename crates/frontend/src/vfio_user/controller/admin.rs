@@ -3,6 +3,7 @@
 //! Input: entries of the admin queue. Output: their completions, immediate or after the requested change.
 
 use super::GuestController;
+use super::ring_ranges::RingUse;
 use crate::vfio_user::data;
 use crate::vfio_user::in_flight_command::GuestCommand;
 use crate::vfio_user::layout::VECTORS;
@@ -101,7 +102,10 @@ impl GuestController {
         let done = match step {
             AdminStep::CreateCompletionQueue(request) => self.create_completion_queue(&request, memory),
             AdminStep::CreateSubmissionQueue(request) => self.create_submission_queue(&request, memory),
-            AdminStep::DeleteCompletionQueue(queue) => self.arbiter.delete_completion_queue(queue),
+            AdminStep::DeleteCompletionQueue(queue) => {
+                let deleted = self.arbiter.delete_completion_queue(queue);
+                deleted.inspect(|()| self.ring_ranges.remove(RingUse::Completion(queue)))
+            }
             AdminStep::DeleteSubmissionQueue(queue) => match self.arbiter.delete_submission_queue(queue) {
                 Ok(()) => return self.deletions.push((queue, token)),
                 Err(error) => Err(error),
@@ -125,8 +129,10 @@ impl GuestController {
         memory: &ClientMemory,
     ) -> Result<(), ArbiterError> {
         let spec = CompletionQueueSpec { slots: request.slots, vector: request.vector };
-        let place = resolve_ring(memory, request.base, &mut self.ring_ranges);
-        self.arbiter.create_completion_queue(request.id, spec, place)
+        let (usage, mut bytes) = (RingUse::Completion(request.id), 0);
+        let place = resolve_ring(memory, request.base, &mut bytes);
+        let created = self.arbiter.create_completion_queue(request.id, spec, place);
+        created.inspect(|()| self.ring_ranges.record(usage, Iova(request.base), bytes))
     }
 
     fn create_submission_queue(
@@ -140,14 +146,16 @@ impl GuestController {
             priority: request.priority,
             kind: QueueKind::Standard,
         };
-        let place = resolve_ring(memory, request.base, &mut self.ring_ranges);
-        self.arbiter.create_submission_queue(request.id, spec, place)
+        let (usage, mut bytes) = (RingUse::Submission(request.id), 0);
+        let place = resolve_ring(memory, request.base, &mut bytes);
+        let created = self.arbiter.create_submission_queue(request.id, spec, place);
+        created.inspect(|()| self.ring_ranges.record(usage, Iova(request.base), bytes))
     }
 
     /// Executes Doorbell Buffer Config (NVMe Base 2.0 section 5.8); `None` if the pages are not in guest memory.
     fn share_doorbells(&mut self, shadow: u64, event_index: u64, memory: &ClientMemory) -> Option<()> {
-        let doorbells = resolve_ring(memory, shadow, &mut self.ring_ranges)(BUFFER_WORDS)?;
-        let events = Some(resolve_ring(memory, event_index, &mut self.ring_ranges)(BUFFER_WORDS)?);
+        let doorbells = self.ring_at(RingUse::Doorbells, memory, shadow, BUFFER_WORDS)?;
+        let events = Some(self.ring_at(RingUse::Events, memory, event_index, BUFFER_WORDS)?);
         self.arbiter.set_doorbell_cells(DoorbellCells { doorbells, events, stride_log2: 0 });
         tracing::info!("the guest's doorbells are in its memory");
         Some(())
@@ -166,15 +174,14 @@ impl GuestController {
     }
 }
 
-/// Returns a function that resolves the memory of a ring and records its range.
+/// Returns a function that resolves the memory of a ring and sets its length in bytes.
 fn resolve_ring<'a>(
     memory: &'a ClientMemory,
     base: u64,
-    rings: &'a mut Vec<(Iova, u64)>,
+    bytes: &'a mut u64,
 ) -> impl FnOnce(usize) -> Option<SharedMemoryWords> + 'a {
     move |words| {
-        let found = data::ring_words(memory, Iova(base), words)?;
-        rings.push((Iova(base), u64::try_from(words).ok()?.checked_mul(8)?));
-        Some(found)
+        *bytes = u64::try_from(words).ok()?.checked_mul(8)?;
+        data::ring_words(memory, Iova(base), words)
     }
 }

@@ -4,6 +4,7 @@
 //! reports that it is disabled (CSTS.RDY 0) only when no command in flight accesses the guest's memory.
 
 use super::GuestController;
+use super::ring_ranges::RingUse;
 use crate::vfio_user::data;
 use crate::vfio_user::function;
 use headwater_dma::iova::{ClientMemory, Iova};
@@ -35,9 +36,19 @@ impl GuestController {
         let submission_words = usize::try_from(submission_slots.get()).ok()? * SUBMISSION_WORDS;
         let completion_words = usize::try_from(completion_slots.get()).ok()? * COMPLETION_WORDS;
         let pair = AdminQueues {
-            submission: self.ring_at(memory, places.submission_base, submission_words)?,
+            submission: self.ring_at(
+                RingUse::Submission(QueueId::ADMIN),
+                memory,
+                places.submission_base,
+                submission_words,
+            )?,
             submission_slots,
-            completion: self.ring_at(memory, places.completion_base, completion_words)?,
+            completion: self.ring_at(
+                RingUse::Completion(QueueId::ADMIN),
+                memory,
+                places.completion_base,
+                completion_words,
+            )?,
             completion_slots,
             vector: Some(0),
         };
@@ -45,9 +56,15 @@ impl GuestController {
     }
 
     /// Resolves the memory of a queue and records its range.
-    fn ring_at(&mut self, memory: &ClientMemory, base: u64, words: usize) -> Option<SharedMemoryWords> {
+    pub(super) fn ring_at(
+        &mut self,
+        usage: RingUse,
+        memory: &ClientMemory,
+        base: u64,
+        words: usize,
+    ) -> Option<SharedMemoryWords> {
         let ring = data::ring_words(memory, Iova(base), words)?;
-        self.ring_ranges.push((Iova(base), u64::try_from(words).ok()?.checked_mul(8)?));
+        self.ring_ranges.record(usage, Iova(base), u64::try_from(words).ok()?.checked_mul(8)?);
         Some(ring)
     }
 }
@@ -106,10 +123,7 @@ impl function::BarRegisters for GuestRegisters<'_> {
     }
 
     fn unmapped(&mut self, start: Iova, bytes: u64) {
-        let overlaps = |&(at, length): &(Iova, u64)| {
-            at.0 < start.0.saturating_add(bytes) && start.0 < at.0.saturating_add(length)
-        };
-        if self.guest.ring_ranges.iter().any(overlaps) {
+        if self.guest.ring_ranges.overlaps(start, bytes) {
             tracing::warn!(
                 start = start.0,
                 bytes,
