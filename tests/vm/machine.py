@@ -38,7 +38,7 @@ class Boot:
         self.script = open(path, encoding="ascii").read()
         settings = re.findall(r"^#: *(\S+) *(.*)$", self.script, re.M)
         unknown = {key for key, _ in settings} - {"host", "vfio-user", "net", "tools", "modules", "memory", "timeout", "kernel", "reboots", "iommu",
-                                               "device", "drive", "example", "built", "nodes", "distance", "headwater"}
+                                               "device", "drive", "example", "built", "nodes", "distance", "headwater", "memory-file"}
         if unknown:
             raise SystemExit(f"{path}: unknown keys {', '.join(sorted(unknown))}; tests/vm/README.md lists the known ones")
         self.every = lambda key: [value for name, value in settings if name == key]
@@ -147,7 +147,8 @@ def memory_nodes(boot, sizes):
     line = []
     for node, size in enumerate(sizes):
         cpus = f"cpus={node}," if len(sizes) > 1 else ""
-        line += ["-object", f"memory-backend-memfd,id=ram{node},share=on,size={size}M",
+        kind = "file,mem-path=/dev/shm" if boot.every("memory-file") else "memfd"
+        line += ["-object", f"memory-backend-{kind},id=ram{node},share=on,size={size}M",
                  "-numa", f"node,nodeid={node},{cpus}memdev=ram{node}"]
     for triple in boot.every("distance"):
         one, other, distance = triple.split()
