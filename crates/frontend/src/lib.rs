@@ -7,6 +7,7 @@
 
 mod accept_pause;
 pub mod attach;
+pub mod backup;
 pub mod core_device;
 pub mod counters;
 pub mod front_end;

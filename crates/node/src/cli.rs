@@ -3,6 +3,7 @@
 //! Input: arguments. Output: an exit code: 0 success, 1 failure, 2 usage error. Each command has its own file.
 
 pub mod attach;
+pub mod backup;
 pub mod bench;
 pub mod device;
 pub mod doctor;
@@ -53,6 +54,10 @@ enum CliCommand {
     Namespace(namespace::NamespaceArgs),
     /// List devices, describe one, check or upgrade the data directory of a stopped node
     Device(device::DeviceArgs),
+    /// Copy the data of a live node, at one moment, into a folder of backups
+    Backup(backup::BackupArgs),
+    /// Make a data directory from a backup
+    Restore(backup::RestoreArgs),
     /// Show which features of this machine are used, which are not and why, and how to enable them
     Doctor(doctor::DoctorArgs),
     /// Put load on a live node or a device and measure latencies
@@ -89,6 +94,8 @@ fn dispatch(command: CliCommand) -> Result<(), CommandFailure> {
         CliCommand::Attach(args) => attach::run(args),
         CliCommand::Namespace(args) => namespace::run(args),
         CliCommand::Device(args) => device::run(args),
+        CliCommand::Backup(args) => backup::run(&args),
+        CliCommand::Restore(args) => backup::run_restore(&args),
         CliCommand::Sim(args) => sim::run(args),
         CliCommand::Lab(args) => lab::run(args),
         CliCommand::Doctor(args) => doctor::run(&args),

@@ -4,6 +4,7 @@
 //! every `headwater` command. Device behaviour is decided in the crate `ssd`, not here.
 #![forbid(unsafe_code)]
 
+pub mod backup;
 pub mod bench;
 pub mod check;
 pub mod cli;

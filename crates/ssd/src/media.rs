@@ -10,6 +10,7 @@ pub mod file;
 pub mod geometry;
 pub mod memory;
 pub mod rules;
+pub mod snapshot;
 pub mod token;
 pub mod unreadable;
 

@@ -24,7 +24,7 @@ const FRONT_END: FrontEndId = FrontEndId(1);
 const WALL: UnixMillis = UnixMillis(1_000_000);
 const KEYS: u32 = 300;
 
-type Model = BTreeMap<u32, Vec<u8>>;
+type StoredValues = BTreeMap<u32, Vec<u8>>;
 
 struct SnapshotHost {
     device: SsdDevice<FileMedia>,
@@ -96,7 +96,7 @@ impl SnapshotHost {
     }
 
     /// Writes a few keys and returns when all are answered.
-    fn write_some(&mut self, model: &mut Model, random: &mut fastrand::Rng) {
+    fn write_some(&mut self, model: &mut StoredValues, random: &mut fastrand::Rng) {
         let writes = random.usize(1..12);
         for _ in 0..writes {
             let key = random.u32(0..KEYS);
@@ -125,7 +125,7 @@ impl SnapshotHost {
                 std::thread::yield_now();
             }
             if let SnapshotStatus::Held(snapshot) = self.device.snapshot() {
-                return self.device.media().image_of(snapshot);
+                return self.device.media().image_of(&snapshot.contents);
             }
             self.device.release_snapshot();
         }
@@ -181,7 +181,7 @@ fn copy_range(from: &File, to: &File, offset: u64, bytes: usize) {
     to.write_all_at(&piece, offset).unwrap();
 }
 
-fn assert_holds(host: &mut SnapshotHost, model: &Model, seed: u64) {
+fn assert_holds(host: &mut SnapshotHost, model: &StoredValues, seed: u64) {
     assert_eq!(host.device.opening_losses().lost_pages(), 0, "seed {seed}");
     for key in 0..KEYS {
         assert!(host.get(key).as_ref() == model.get(&key), "seed {seed}: key {key}");
@@ -193,7 +193,7 @@ fn copy_while_writing(seed: u64, blocks: u32) -> (u32, u32) {
     let mut random = fastrand::Rng::with_seed(seed);
     let folder = TempDir::new().unwrap();
     let mut host = SnapshotHost::create(&folder, blocks);
-    let (mut model, mut whole, mut lost) = (Model::new(), 0, 0);
+    let (mut model, mut whole, mut lost) = (StoredValues::new(), 0, 0);
     for _ in 0..4 {
         for _ in 0..random.usize(0..60) {
             host.write_some(&mut model, &mut random);
@@ -228,7 +228,7 @@ fn copy_while_writing(seed: u64, blocks: u32) -> (u32, u32) {
 }
 
 #[test]
-fn copy_of_a_snapshot_holds_its_commit_whatever_is_written_meanwhile() {
+fn copy_of_a_snapshot_holds_its_commit_whatever_is_written_while_it_is_made() {
     let seed = fastrand::u64(..);
     let (mut whole, mut lost) = (0, 0);
     for round in 0..15 {
@@ -240,7 +240,7 @@ fn copy_of_a_snapshot_holds_its_commit_whatever_is_written_meanwhile() {
     assert!(whole > 8, "seed {seed}: {whole} of 60 snapshots were copied whole, {lost} were lost");
 }
 
-/// A key's number of the write that stored it, in a value that fills most of a page.
+/// Returns the number of a write as a value that fills most of a page.
 fn numbered(write: u32) -> Vec<u8> {
     let mut value = vec![0; 3_000];
     value[..4].copy_from_slice(&write.to_le_bytes());
@@ -295,7 +295,7 @@ fn snapshot_is_a_prefix_of_the_writes_in_flight() {
         let SnapshotStatus::Held(snapshot) = host.device.snapshot() else {
             panic!("seed {seed}: {:?}", host.device.snapshot());
         };
-        let image = host.device.media().image_of(snapshot);
+        let image = host.device.media().image_of(&snapshot.contents);
         let mut copy = SnapshotCopy::start(&host, image);
         while copy.step(&mut host) {}
         host.device.release_snapshot();
@@ -310,7 +310,7 @@ fn copies_of_lost_snapshots_converge_on_a_device_without_free_blocks() {
     let mut random = fastrand::Rng::with_seed(seed);
     let folder = TempDir::new().unwrap();
     let mut host = SnapshotHost::create(&folder, 64);
-    let mut model = Model::new();
+    let mut model = StoredValues::new();
     // More than the medium holds: from now on each block that is opened was collected before.
     for _ in 0..600 {
         host.write_some(&mut model, &mut random);
@@ -331,13 +331,13 @@ fn copies_of_lost_snapshots_converge_on_a_device_without_free_blocks() {
             host.device.release_snapshot();
             continue;
         };
-        let image = host.device.media().image_of(snapshot);
+        let image = host.device.media().image_of(&snapshot.contents);
         let expected = model.clone();
         let file = File::open(host.device.media().path()).unwrap();
         for (index, block) in image.blocks.iter().enumerate() {
             let identity = (block.offset, block.order, block.pages);
             pieces.entry(identity).or_insert_with(|| {
-                // Blocks change while others are copied: half of a block for each.
+                // Blocks change during the copy: half of a block for each.
                 (0..5).for_each(|_| host.write_some(&mut model, &mut random));
                 let mut bytes = vec![0; usize::from(block.pages) * image.page_bytes as usize];
                 file.read_exact_at(&mut bytes, block.offset).unwrap();

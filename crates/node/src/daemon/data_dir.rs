@@ -74,7 +74,7 @@ impl DataDir {
         let system = |what| move |source| DataDirError::System { path: path.to_owned(), what, source };
         match missing {
             MissingDirectory::Create => {
-                create_durably(path).map_err(system("make the data directory"))?;
+                create_private(path).map_err(system("make the data directory"))?;
             }
             MissingDirectory::Refuse if !path.join(FLASH_FILE).exists() => {
                 return Err(DataDirError::Missing { path: path.to_owned() });
@@ -144,9 +144,12 @@ impl DataDir {
     }
 }
 
-/// Creates a directory and its missing parents, and makes each of their entries durable: a flash file whose directory a
-/// power cut removes would be lost with everything that was acknowledged.
-fn create_durably(path: &Path) -> std::io::Result<()> {
+/// Creates a directory that only its owner may use, and its missing parents, and makes each of their entries durable: a
+/// flash file whose directory a power cut removes would be lost with everything that was acknowledged.
+///
+/// # Errors
+/// When a directory cannot be made or synced.
+pub fn create_private(path: &Path) -> std::io::Result<()> {
     create_synced(path, PRIVATE_DIRECTORY, &|parent| File::open(parent)?.sync_all())
 }
 
@@ -246,10 +249,10 @@ mod tests {
         assert_eq!(*synced.borrow(), [dir.path().to_owned(), dir.path().join("one")]);
         create_synced(&path, PRIVATE_DIRECTORY, &sync).unwrap();
         assert_eq!(synced.borrow().len(), 2, "an existing directory was synced");
-        create_durably(&dir.path().join("three")).unwrap();
+        create_private(&dir.path().join("three")).unwrap();
         let file = dir.path().join("file");
         std::fs::write(&file, "").unwrap();
-        assert!(create_durably(&file).is_err(), "a file is no directory");
+        assert!(create_private(&file).is_err(), "a file is no directory");
     }
 
     #[test]

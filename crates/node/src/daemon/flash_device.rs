@@ -13,6 +13,7 @@ use headwater_dma::pool::calibration::check_tiers_variable;
 use headwater_frontend::attach::grant_file::GRANTS_FILE;
 use headwater_frontend::attach::policy::GrantPolicy;
 use headwater_frontend::attach::{AttachFrontEnd, AttachFrontEndIds, SsdExecutor};
+use headwater_frontend::backup::BackupFrontEnd;
 use headwater_frontend::front_end::FrontEnd;
 use headwater_frontend::nvme_tcp::{NvmeTcpConfig, NvmeTcpFrontEnd};
 use headwater_frontend::resp::{RespConfig, RespFrontEnd};
@@ -220,6 +221,15 @@ pub fn open_node(
     }
     if let Some(front_end) = resp {
         front_ends.push(Box::new(front_end));
+    }
+    match BackupFrontEnd::bind(directory.path()) {
+        Ok(front_end) => front_ends.push(Box::new(front_end)),
+        Err(error) => {
+            let path = directory.path().display();
+            tracing::warn!(
+                "{path}: no backup can be taken of this node: cannot listen on its socket: {error}"
+            );
+        }
     }
     if let Some(path) = &config.vfio_user {
         let front_end =

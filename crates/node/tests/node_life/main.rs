@@ -1,6 +1,7 @@
 //! The life cycle of a node: start, commands, stop, kill, restart.
 
 mod attached;
+mod backup;
 mod damaged_superblock;
 mod errors;
 mod failed_flush;

@@ -5,7 +5,7 @@
 use super::SsdDevice;
 use crate::media::{BlockId, Media};
 
-pub use crate::ftl::snapshot::{MediumSnapshot, SnapshotBlock, SnapshotLoss, SnapshotStatus};
+pub use crate::ftl::snapshot::{MediumSnapshot, SnapshotLoss, SnapshotStatus};
 
 /// The reason for which no snapshot is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

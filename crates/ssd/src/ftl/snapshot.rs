@@ -19,29 +19,17 @@ use crate::log::blocks::BlockState;
 use crate::log::commit_record::RECORD_BYTES;
 use crate::log::prefix::Prefix;
 use crate::media::geometry::{BlockId, PAGES_PER_BLOCK};
+use crate::media::snapshot::{SnapshotBlock, SnapshotContents};
 use crate::media::{CellNumber, Media};
 use headwater_host::width::narrow;
-
-/// The pages of one block in a snapshot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SnapshotBlock {
-    /// The block.
-    pub block: BlockId,
-    /// The number of its pages in the snapshot, from its first one.
-    pub pages: u8,
-    /// The order of its life. A block with an equal order holds equal pages.
-    pub order: u64,
-}
 
 /// The state of the medium at one commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MediumSnapshot {
     /// The end of the commit: everything up to it is in the snapshot, and nothing behind it.
     pub end: Prefix,
-    /// The records of the commit, with their cells.
-    pub records: Vec<(CellNumber, Box<[u8]>)>,
-    /// The blocks, by number.
-    pub blocks: Vec<SnapshotBlock>,
+    /// Its pages and commit records.
+    pub contents: SnapshotContents,
 }
 
 /// The reason for which a snapshot was lost.
@@ -68,7 +56,7 @@ pub enum SnapshotStatus<'a> {
     Lost(SnapshotLoss),
 }
 
-/// What is known of a snapshot when its commit seals the log.
+/// A snapshot whose commit has sealed the log.
 #[derive(Debug)]
 pub(super) struct SealedSnapshot {
     known: Vec<(BlockId, u64)>,
@@ -116,7 +104,7 @@ impl SnapshotState {
 impl HeldSnapshot {
     /// Returns the index of a block that is to be copied.
     fn index_of(&self, block: BlockId) -> Option<usize> {
-        let at = self.snapshot.blocks.binary_search_by_key(&block, |kept| kept.block).ok()?;
+        let at = self.snapshot.contents.blocks.binary_search_by_key(&block, |kept| kept.block).ok()?;
         (!self.copied[at]).then_some(at)
     }
 }
@@ -171,7 +159,9 @@ impl<M: Media> Ftl<M> {
         let SnapshotState::Held(held) = &mut self.snapshot else {
             return;
         };
-        let (Some(copied), Some(kept)) = (held.copied.get_mut(index), held.snapshot.blocks.get(index)) else {
+        let (Some(copied), Some(kept)) =
+            (held.copied.get_mut(index), held.snapshot.contents.blocks.get(index))
+        else {
             return;
         };
         *copied = true;
@@ -215,12 +205,13 @@ impl<M: Media> Ftl<M> {
             };
             Some(SnapshotBlock { block, pages, order: entry.order })
         });
-        let snapshot = MediumSnapshot { end, records, blocks: blocks.collect() };
+        let snapshot =
+            MediumSnapshot { end, contents: SnapshotContents { records, blocks: blocks.collect() } };
         let is_copied = |kept: &SnapshotBlock| {
             usize::from(kept.pages) == PAGES_PER_BLOCK
                 && known.binary_search(&(kept.block, kept.order)).is_ok()
         };
-        let copied = snapshot.blocks.iter().map(is_copied).collect();
+        let copied = snapshot.contents.blocks.iter().map(is_copied).collect();
         let held = HeldSnapshot { snapshot, orders_below, copied, checkpoint_blocks: Vec::new() };
         self.snapshot = SnapshotState::Held(Box::new(held));
     }
@@ -232,14 +223,14 @@ impl<M: Media> Ftl<M> {
             return false;
         };
         let order = self.flash.blocks().get(block).order;
-        let is_kept = held.index_of(block).is_some_and(|at| held.snapshot.blocks[at].order == order);
+        let is_kept = held.index_of(block).is_some_and(|at| held.snapshot.contents.blocks[at].order == order);
         if is_kept {
             held.checkpoint_blocks.push(block);
         }
         is_kept
     }
 
-    /// Loses the snapshot if the device needs blocks that it keeps from being erased. Returns true if it did.
+    /// Ends the snapshot if the device needs blocks that it keeps from being erased. Returns true if it did.
     pub(super) fn lose_snapshot_for_space(&mut self, durable_barrier: u64) -> bool {
         let in_sight = self.blocks().free_count() + self.blocks().erasing_count();
         let is_short = in_sight < self.space.ready_blocks();

@@ -5,7 +5,7 @@
 
 use super::layout::{BLOCK_BYTES, PIECE_BYTES, SLOT_BYTES, SUPERBLOCK_COPIES};
 use super::{FileMedia, TransferRing};
-use crate::engine::snapshot::MediumSnapshot;
+use crate::media::snapshot::SnapshotContents;
 use crate::media::{BlockId, PageAddress};
 
 /// The pages of one block in the file.
@@ -52,7 +52,7 @@ impl<R: TransferRing> FileMedia<R> {
     /// # Panics
     /// The snapshot names a cell that the file does not have: it is of another medium.
     #[must_use]
-    pub fn image_of(&self, snapshot: &MediumSnapshot) -> FileImage {
+    pub fn image_of(&self, snapshot: &SnapshotContents) -> FileImage {
         let offset_of = |cell| self.layout.cell_offset(cell).expect("the snapshot is of this medium");
         let blocks = snapshot.blocks.iter().map(|kept| ImageBlock {
             offset: self.layout.slot_offset(PageAddress::new(kept.block, 0)),
