@@ -188,11 +188,13 @@ impl DeviceChecker {
             }
             SsdCommand::Delete { key, condition } => write(vec![delete(key, *condition)], true),
             SsdCommand::Batch { writes } => {
-                let keys = writes.iter().map(|one| match one {
+                let keys = writes.iter().filter_map(|one| match one {
                     BatchWrite::Store { key, value, condition, expiry } => {
-                        store(key, value, *condition, *expiry)
+                        Some(store(key, value, *condition, *expiry))
                     }
-                    BatchWrite::Delete { key, condition } => delete(key, *condition),
+                    BatchWrite::Delete { key, condition } => Some(delete(key, *condition)),
+                    // A check changes no key, and worlds submit none.
+                    BatchWrite::Check { .. } => None,
                 });
                 write(keys.collect(), false)
             }

@@ -349,11 +349,8 @@ mod tests {
         let mut workload = CommandStream::new(3, config());
         for _ in 0..2_000 {
             if let SsdCommand::Batch { writes } = workload.next(UnixMillis(1), &|_, _| None).command {
-                let keys: std::collections::BTreeSet<_> = (writes.iter())
-                    .map(|write| match write {
-                        BatchWrite::Store { key, .. } | BatchWrite::Delete { key, .. } => key.clone(),
-                    })
-                    .collect();
+                let keys: std::collections::BTreeSet<_> =
+                    writes.iter().map(|write| write.key().clone()).collect();
                 assert_eq!(keys.len(), writes.len());
             }
         }

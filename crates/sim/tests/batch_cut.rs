@@ -128,3 +128,50 @@ fn write_conditional_on_a_batch_never_outlives_it() {
     }
     assert!(both > 0 && neither > 0, "both existed {both} times, neither {neither} times");
 }
+
+/// Checks that a power cut leaves all or none of a batch that checks a key of another batch, and never the second batch
+/// without the first.
+#[test]
+fn batch_that_checks_a_key_of_a_batch_never_outlives_it() {
+    let config = DeviceConfig { durability: [Durability::OnFlush; 16], ..DeviceConfig::default() };
+    let damage = DamagePlan { whole_percent: 50, ..DamagePlan::CLEAN };
+    let start = BootTime { now: Nanos::ZERO, wall: WALL };
+    let (mut all, mut first, mut neither) = (0, 0, 0);
+    for seed in 0..400 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let media = SimMedia::new(SimMediaConfig::new(FILE, 20));
+        let image = media.crash_image();
+        let mut device = <SsdDevice<SimMedia> as SimulatedDevice>::open(media, &config, start).unwrap();
+        assert_eq!(run(&mut device, WALL, SsdCommand::Flush).status, Status::SUCCESS);
+        let writes = vec![put(b"basis", 10, RecordExpiry::Never), put(b"long", 20_000, RecordExpiry::Never)];
+        submit(&mut device, SsdCommand::Batch { writes });
+        let check =
+            BatchWrite::Check { key: Bytes::from_static(b"basis"), condition: WriteCondition::IfExists };
+        let writes =
+            vec![check, put(b"left", 10, RecordExpiry::Never), put(b"right", 20_000, RecordExpiry::Never)];
+        submit(&mut device, SsdCommand::Batch { writes });
+        submit(&mut device, SsdCommand::Flush);
+        // The power is cut after a random number of polls.
+        let mut now = Nanos::ZERO;
+        for step in 0..rng.u32(1..120) {
+            // The second batch begins when the first is durable, behind the first flush.
+            if step % 20 == 19 {
+                submit(&mut device, SsdCommand::Flush);
+            }
+            if !SimulatedDevice::poll(&mut device, now, WALL) {
+                now = SimulatedDevice::next_deadline(&device).unwrap_or(now).max(now);
+            }
+        }
+        drop(device);
+        let media = image.next_boot(&mut rng, &damage).unwrap();
+        let mut device = <SsdDevice<SimMedia> as SimulatedDevice>::open(media, &config, start).unwrap();
+        let found = [&b"basis"[..], b"long", b"left", b"right"].map(|key| value_bytes(&mut device, key));
+        match found {
+            [None, None, None, None] => neither += 1,
+            [Some(10), Some(20_000), None, None] => first += 1,
+            [Some(10), Some(20_000), Some(10), Some(20_000)] => all += 1,
+            torn => panic!("seed {seed}: a batch exists in part, or without the one it depends on: {torn:?}"),
+        }
+    }
+    assert!(all > 0 && neither > 0, "both existed {all} times, the first {first}, neither {neither} times");
+}

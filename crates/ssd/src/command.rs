@@ -175,6 +175,13 @@ pub enum BatchWrite {
         /// The condition of the delete.
         condition: WriteCondition,
     },
+    /// Writes nothing: the condition decides on the other writes of the batch, at the moment in which they take effect.
+    Check {
+        /// Key bytes.
+        key: Bytes,
+        /// The condition that the key must meet.
+        condition: WriteCondition,
+    },
 }
 
 /// A request to the device.

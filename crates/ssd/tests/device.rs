@@ -172,6 +172,48 @@ fn batch_is_all_or_nothing() {
 }
 
 #[test]
+fn batch_with_a_check_happens_only_if_the_checked_key_is_unchanged() {
+    let mut host = DeviceHost::new(32, DeviceConfig::default());
+    host.set(b"checked", b"1");
+    let exist =
+        || SsdCommand::Exist { key: Bytes::from_static(b"checked"), release: ReadRelease::WhenDurable };
+    let sequence = host.run(exist()).sequence;
+    let batch = |condition, value: &'static [u8]| SsdCommand::Batch {
+        writes: vec![
+            BatchWrite::Store {
+                key: Bytes::from_static(b"written"),
+                value: Bytes::from_static(value),
+                condition: WriteCondition::Always,
+                expiry: RecordExpiry::Never,
+            },
+            BatchWrite::Check { key: Bytes::from_static(b"checked"), condition },
+        ],
+    };
+    let unchanged = WriteCondition::IfSequence(sequence);
+    assert_eq!(host.run(batch(unchanged, b"a")).status, Status::SUCCESS);
+    assert_eq!(host.run(exist()).sequence, sequence, "a check wrote its key");
+    assert_eq!((host.get(b"checked"), host.get(b"written")), (Some(b"1".to_vec()), Some(b"a".to_vec())));
+    // The same value again is a change.
+    host.set(b"checked", b"1");
+    let refused = host.run(batch(unchanged, b"b"));
+    assert_eq!((refused.status, refused.position), (Status::SEQUENCE_MISMATCH, 1));
+    assert_eq!(host.run(batch(WriteCondition::IfAbsent, b"b")).status, Status::KEY_EXISTS);
+    assert_eq!(host.get(b"written"), Some(b"a".to_vec()));
+    host.run(SsdCommand::Delete { key: Bytes::from_static(b"checked"), condition: WriteCondition::Always });
+    assert_eq!(host.run(batch(unchanged, b"b")).status, Status::SEQUENCE_MISMATCH);
+    assert_eq!(host.run(batch(WriteCondition::IfAbsent, b"c")).status, Status::SUCCESS);
+    assert_eq!((host.get(b"checked"), host.get(b"written")), (None, Some(b"c".to_vec())));
+    // A batch of checks alone writes nothing.
+    let live = host.device.stats().live_bytes;
+    let checks = |condition| SsdCommand::Batch {
+        writes: vec![BatchWrite::Check { key: Bytes::from_static(b"checked"), condition }],
+    };
+    assert_eq!(host.run(checks(WriteCondition::IfAbsent)).status, Status::SUCCESS);
+    assert_eq!(host.run(checks(WriteCondition::IfExists)).status, Status::KEY_DOES_NOT_EXIST);
+    assert_eq!(host.device.stats().live_bytes, live);
+}
+
+#[test]
 fn keys_expire_on_time_and_free_their_space() {
     let mut host = DeviceHost::new(32, DeviceConfig::default());
     let live = host.device.stats().live_bytes;

@@ -33,7 +33,7 @@ impl LargeWrites {
                     BatchWrite::Store { key, value, .. } if value.len() > REPLY_SHARE_BYTES => {
                         Some((key.clone(), value.len()))
                     }
-                    BatchWrite::Store { .. } | BatchWrite::Delete { .. } => None,
+                    _ => None,
                 })
                 .collect(),
             _ => Vec::new(),

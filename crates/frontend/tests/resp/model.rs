@@ -272,7 +272,9 @@ impl KvDeviceModel {
     ) {
         let mut keys: Vec<&[u8]> = Vec::new();
         for (at, write) in writes.iter().enumerate() {
-            let (BatchWrite::Store { key, condition, .. } | BatchWrite::Delete { key, condition }) = write;
+            let (BatchWrite::Store { key, condition, .. }
+            | BatchWrite::Delete { key, condition }
+            | BatchWrite::Check { key, condition }) = write;
             assert!(!keys.contains(&&key[..]), "a batch names a key twice");
             keys.push(key);
             completion.status = self.check(namespace, key, *condition, wall);
@@ -287,6 +289,7 @@ impl KvDeviceModel {
                     self.put(namespace, key, value, *expiry, wall);
                 }
                 BatchWrite::Delete { key, .. } => self.remove(namespace, key),
+                BatchWrite::Check { .. } => {}
             }
         }
         completion.sequence = Sequence(self.sequence);
@@ -358,14 +361,7 @@ fn keys_of(command: &SsdCommand) -> Option<Vec<&[u8]>> {
         | SsdCommand::Retrieve { key, .. }
         | SsdCommand::Exist { key, .. }
         | SsdCommand::Delete { key, .. } => Some(vec![key]),
-        SsdCommand::Batch { writes } => Some(
-            writes
-                .iter()
-                .map(|write| match write {
-                    BatchWrite::Store { key, .. } | BatchWrite::Delete { key, .. } => &key[..],
-                })
-                .collect(),
-        ),
+        SsdCommand::Batch { writes } => Some(writes.iter().map(|write| &write.key()[..]).collect()),
         _ => None,
     }
 }

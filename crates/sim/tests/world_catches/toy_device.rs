@@ -312,6 +312,7 @@ impl<const FLAW: usize> ToyDevice<FLAW> {
                     self.check_condition((namespace, &key), condition, at.1),
                     ToyOp::Delete(namespace.0, key),
                 ),
+                BatchWrite::Check { .. } => unreachable!("worlds check no key without a write"),
             };
             if let Err(status) = judged {
                 let mut refused = answer(token, status);

@@ -293,11 +293,11 @@ fn merged(mut spans: Vec<KeySpan>) -> Vec<KeySpan> {
 }
 
 impl BatchWrite {
-    /// Returns the key written.
+    /// Returns the key written or checked.
     #[must_use]
     pub fn key(&self) -> &bytes::Bytes {
         match self {
-            Self::Store { key, .. } | Self::Delete { key, .. } => key,
+            Self::Store { key, .. } | Self::Delete { key, .. } | Self::Check { key, .. } => key,
         }
     }
 }

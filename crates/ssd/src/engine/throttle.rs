@@ -132,7 +132,7 @@ impl<M: Media> SsdDevice<M> {
             SsdCommand::Batch { writes } => {
                 let values = writes.iter().map(|write| match write {
                     BatchWrite::Store { value, .. } => value.len() as u64,
-                    BatchWrite::Delete { .. } => 0,
+                    BatchWrite::Delete { .. } | BatchWrite::Check { .. } => 0,
                 });
                 values.sum()
             }

@@ -86,7 +86,7 @@ impl BatchWrite {
     pub fn bytes(&self) -> usize {
         let value_bytes = match self {
             Self::Store { value, .. } => value.len(),
-            Self::Delete { .. } => 0,
+            Self::Delete { .. } | Self::Check { .. } => 0,
         };
         HEADER_BYTES + self.key().len() + value_bytes
     }

@@ -43,6 +43,6 @@ impl HostTraffic {
 fn write_bytes(write: &BatchWrite) -> u64 {
     match write {
         BatchWrite::Store { value, .. } => value.len() as u64,
-        BatchWrite::Delete { .. } => 0,
+        BatchWrite::Delete { .. } | BatchWrite::Check { .. } => 0,
     }
 }

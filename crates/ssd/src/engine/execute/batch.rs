@@ -39,8 +39,10 @@ pub(super) fn batch<M: Media>(
     let absent_for_good = ftl.is_absence_final(namespace) || mutant(Mutant::AbsentDeleteSkipped);
     let effective: Vec<PlannedWrite<'_>> = planned
         .into_iter()
-        .filter(|(_, write, found)| {
-            matches!(write, BatchWrite::Store { .. }) || found.is_some() || !absent_for_good
+        .filter(|(_, write, found)| match write {
+            BatchWrite::Store { .. } => true,
+            BatchWrite::Delete { .. } => found.is_some() || !absent_for_good,
+            BatchWrite::Check { .. } => false,
         })
         .collect();
     let more: usize = effective.iter().map(|(_, write, _)| write_bytes_of(write)).sum();
@@ -62,7 +64,7 @@ pub(super) fn batch<M: Media>(
                 let alive = found.as_ref().filter(|found| !ftl.expired(found));
                 (Some(RecordSource::Bytes(value)), one.expiry_ms(alive))
             }
-            BatchWrite::Delete { .. } => (None, 0),
+            BatchWrite::Delete { .. } | BatchWrite::Check { .. } => (None, 0),
         };
         let batch = batch_flags(index, last);
         let record = NewRecord { namespace, hash: one.hash, key: one.key, value, expiry_ms, batch };
@@ -81,7 +83,7 @@ fn batch_fits_quota<M: Media>(ftl: &Ftl<M>, namespace: NamespaceId, writes: &[Pl
 fn write_bytes_of(write: &BatchWrite) -> usize {
     let (key, value) = match write {
         BatchWrite::Store { key, value, .. } => (key.len(), value.len()),
-        BatchWrite::Delete { key, .. } => (key.len(), 0),
+        BatchWrite::Delete { key, .. } | BatchWrite::Check { key, .. } => (key.len(), 0),
     };
     record_units(key, value) as usize * UNIT_BYTES
 }
@@ -96,13 +98,13 @@ fn plan_batch<'a, M: Media>(
     let mut missing = Vec::new();
     for write in writes {
         let (key, condition) = match write {
-            BatchWrite::Store { key, condition, .. } | BatchWrite::Delete { key, condition } => {
-                (key, *condition)
-            }
+            BatchWrite::Store { key, condition, .. }
+            | BatchWrite::Delete { key, condition }
+            | BatchWrite::Check { key, condition } => (key, *condition),
         };
         let expiry = match write {
             BatchWrite::Store { expiry, .. } => *expiry,
-            BatchWrite::Delete { .. } => RecordExpiry::Never,
+            BatchWrite::Delete { .. } | BatchWrite::Check { .. } => RecordExpiry::Never,
         };
         let one = KeyTarget { namespace, hash: ftl.hasher().hash(namespace, key), key, condition, expiry };
         match one.find_replaced(ftl) {
