@@ -58,8 +58,16 @@ mod stalled;
 mod state;
 mod strings;
 mod sweep;
+mod transaction;
+mod transaction_commands;
+mod transaction_errors;
+mod transaction_gate;
+mod transaction_run;
+mod transaction_step;
+mod transaction_view;
 mod turn;
 mod turn_share;
+mod watch;
 mod wrong_passwords;
 
 pub use config::{RespConfig, RespError};
@@ -148,6 +156,7 @@ impl RespFrontEnd {
                 expired_at_reset: 0,
                 slowlog: slowlog::SlowLog::default(),
                 locks: locks::KeyLocks::default(),
+                gate: transaction_gate::TransactionGate::default(),
                 value_buffers: output_queue::ValueBuffers::default(),
                 client_memory: client_memory::ClientMemory::new(config.client_memory_max),
                 reply_budget: reply_budget::ReplyBudget::new(

@@ -116,6 +116,16 @@ fn verbatim_reply(text: &str, protocol: RespVersion) -> RespReply {
     RespReply::Encoded(out)
 }
 
+/// Returns the flags of a client as Redis shows them.
+fn flags(connection: &RespConnection) -> &'static str {
+    match (connection.transaction.is_open(), connection.no_evict) {
+        (false, false) => "N",
+        (false, true) => "e",
+        (true, false) => "x",
+        (true, true) => "xe",
+    }
+}
+
 fn info_line(connection: &RespConnection, shared: &RespState) -> String {
     let identity = &connection.identity;
     let seconds = |since: headwater_host::clock::Nanos| shared.now.since(since).0 / 1_000_000_000;
@@ -123,16 +133,18 @@ fn info_line(connection: &RespConnection, shared: &RespState) -> String {
     // Writing to a string cannot fail.
     let _ = writeln!(
         text,
-        "id={} addr={} laddr={} fd=-1 name={} age={} idle={} flags={} db={} sub=0 psub=0 multi=-1 qbuf={} obl={} \
-         cmd={} user=default resp={} lib-name={} lib-ver={}",
+        "id={} addr={} laddr={} fd=-1 name={} age={} idle={} flags={} db={} sub=0 psub=0 multi={} watch={} qbuf={} \
+         obl={} cmd={} user=default resp={} lib-name={} lib-ver={}",
         identity.id,
         identity.address,
         identity.local,
         String::from_utf8_lossy(&identity.name),
         seconds(identity.created),
         seconds(connection.last_active),
-        if connection.no_evict { "e" } else { "N" },
+        flags(connection),
         connection.database,
+        connection.transaction.queued().map_or_else(|| "-1".to_owned(), |queued| queued.to_string()),
+        connection.transaction.watched.keys.len(),
         connection.input.len(),
         connection.output.pending(),
         connection.last_verb.map_or("NULL", super::command_table::RespCommand::name),

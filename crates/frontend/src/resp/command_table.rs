@@ -17,6 +17,8 @@ pub(crate) enum CommandGroup {
     Connection,
     /// Commands on the server.
     Server,
+    /// Commands on transactions.
+    Transactions,
 }
 
 impl CommandGroup {
@@ -27,6 +29,7 @@ impl CommandGroup {
             Self::Generic => "generic",
             Self::Connection => "connection",
             Self::Server => "server",
+            Self::Transactions => "transactions",
         }
     }
 }
@@ -38,6 +41,8 @@ pub(crate) enum CommandHandler {
     Plan,
     /// Answered immediately from the front end's own state.
     Session,
+    /// Works on the transaction of the connection.
+    Transaction,
     /// Answered as soon as every earlier command of the connection is answered.
     AfterEarlier,
 }
@@ -115,7 +120,7 @@ commands! {
     SetRange "setrange" 4 "write denyoom" (1 1 1) String "2.2.0" Plan "Overwrite part of a string at key starting at the specified offset";
     SetBit "setbit" 4 "write denyoom" (1 1 1) String "2.2.0" Plan "Sets or clears the bit at offset in the string value stored at key";
     GetBit "getbit" 3 "readonly fast" (1 1 1) String "2.2.0" Plan "Returns the bit value at offset in the string value stored at key";
-    Lcs "lcs" -3 "readonly" (1 2 1) String "7.0.0" Plan "Find longest common substring";
+    Lcs "lcs" -3 "readonly no_multi" (1 2 1) String "7.0.0" Plan "Find longest common substring";
     Incr "incr" 2 "write denyoom fast" (1 1 1) String "1.0.0" Plan "Increment the integer value of a key by one";
     Decr "decr" 2 "write denyoom fast" (1 1 1) String "1.0.0" Plan "Decrement the integer value of a key by one";
     IncrBy "incrby" 3 "write denyoom fast" (1 1 1) String "1.0.0" Plan "Increment the integer value of a key by the given amount";
@@ -134,32 +139,37 @@ commands! {
     ExpireTime "expiretime" 2 "readonly fast" (1 1 1) Generic "7.0.0" Plan "Get the expiration Unix timestamp for a key";
     PExpireTime "pexpiretime" 2 "readonly fast" (1 1 1) Generic "7.0.0" Plan "Get the expiration Unix timestamp for a key in milliseconds";
     Persist "persist" 2 "write fast" (1 1 1) Generic "2.2.0" Plan "Remove the expiration from a key";
-    Scan "scan" -2 "readonly" (0 0 0) Generic "2.8.0" Plan "Incrementally iterate the keys space";
-    Keys "keys" 2 "readonly" (0 0 0) Generic "1.0.0" Plan "Find all keys matching the given pattern";
-    RandomKey "randomkey" 1 "readonly" (0 0 0) Generic "1.0.0" Plan "Return a random key from the keyspace";
+    Scan "scan" -2 "readonly no_multi" (0 0 0) Generic "2.8.0" Plan "Incrementally iterate the keys space";
+    Keys "keys" 2 "readonly no_multi" (0 0 0) Generic "1.0.0" Plan "Find all keys matching the given pattern";
+    RandomKey "randomkey" 1 "readonly no_multi" (0 0 0) Generic "1.0.0" Plan "Return a random key from the keyspace";
     Rename "rename" 3 "write" (1 2 1) Generic "1.0.0" Plan "Rename a key";
     RenameNx "renamenx" 3 "write fast" (1 2 1) Generic "1.0.0" Plan "Rename a key, only if the new key does not exist";
     Copy "copy" -3 "write denyoom" (1 2 1) Generic "6.2.0" Plan "Copy a key";
     Type "type" 2 "readonly fast" (1 1 1) Generic "1.0.0" Plan "Determine the type stored at key";
     Object "object" -2 "readonly" (2 2 1) Generic "2.2.3" Plan "Inspect the internals of a value";
     Wait "wait" 3 "noscript" (0 0 0) Generic "3.0.0" AfterEarlier "Wait for the synchronous replication of the writes before it";
-    DbSize "dbsize" 1 "readonly fast" (0 0 0) Server "1.0.0" AfterEarlier "Return the number of keys in the selected database";
-    FlushDb "flushdb" -1 "write" (0 0 0) Server "1.0.0" Plan "Remove all keys from the current database";
-    FlushAll "flushall" -1 "write" (0 0 0) Server "1.0.0" Plan "Remove all keys from all databases";
-    Save "save" 1 "admin noscript" (0 0 0) Server "1.0.0" Plan "Make every write so far durable";
-    BgSave "bgsave" -1 "admin noscript" (0 0 0) Server "1.0.0" Plan "Make every write so far durable";
+    DbSize "dbsize" 1 "readonly fast no_multi" (0 0 0) Server "1.0.0" AfterEarlier "Return the number of keys in the selected database";
+    FlushDb "flushdb" -1 "write no_multi" (0 0 0) Server "1.0.0" Plan "Remove all keys from the current database";
+    FlushAll "flushall" -1 "write no_multi" (0 0 0) Server "1.0.0" Plan "Remove all keys from all databases";
+    Save "save" 1 "admin noscript no_multi" (0 0 0) Server "1.0.0" Plan "Make every write so far durable";
+    BgSave "bgsave" -1 "admin noscript no_multi" (0 0 0) Server "1.0.0" Plan "Make every write so far durable";
     LastSave "lastsave" 1 "loading stale fast" (0 0 0) Server "1.0.0" Session "Get the UNIX time stamp of the last successful save";
     Memory "memory" -2 "readonly" (2 2 1) Server "4.0.0" Plan "Report the bytes that a key uses";
-    Debug "debug" -2 "admin noscript loading stale" (0 0 0) Server "1.0.0" Plan "A few of Redis's debugging commands";
+    Debug "debug" -2 "admin noscript loading stale no_multi" (0 0 0) Server "1.0.0" Plan "A few of Redis's debugging commands";
     Info "info" -1 "loading stale" (0 0 0) Server "1.0.0" AfterEarlier "Get information and statistics about the server";
     Config "config" -2 "admin noscript loading stale" (0 0 0) Server "2.0.0" Session "Read and change parameters";
     Command "command" -1 "loading stale" (0 0 0) Server "2.8.13" Session "Get array of command details";
     Time "time" 1 "loading stale fast" (0 0 0) Server "2.6.0" Session "Return the current server time";
     SlowLog "slowlog" -2 "admin loading stale" (0 0 0) Server "2.2.12" Session "Read and reset the slow log";
+    Multi "multi" 1 "noscript loading stale fast allow_busy" (0 0 0) Transactions "1.2.0" Transaction "Mark the start of a transaction block";
+    Exec "exec" 1 "noscript loading stale skip_slowlog" (0 0 0) Transactions "1.2.0" Transaction "Execute all commands issued after MULTI";
+    Discard "discard" 1 "noscript loading stale fast allow_busy" (0 0 0) Transactions "2.0.0" Transaction "Discard all commands issued after MULTI";
+    Watch "watch" -2 "noscript loading stale fast allow_busy" (1 -1 1) Transactions "2.2.0" Transaction "Watch the given keys to determine execution of the MULTI/EXEC block";
+    UnWatch "unwatch" 1 "noscript loading stale fast allow_busy" (0 0 0) Transactions "2.2.0" Transaction "Forget about all watched keys";
     Ping "ping" -1 "fast" (0 0 0) Connection "1.0.0" Session "Ping the server";
     Echo "echo" 2 "fast" (0 0 0) Connection "1.0.0" Session "Echo the given string";
-    Hello "hello" -1 "noscript loading stale fast no_auth allow_busy" (0 0 0) Connection "6.0.0" AfterEarlier "Handshake with Redis";
-    Auth "auth" -2 "noscript loading stale fast no_auth allow_busy" (0 0 0) Connection "1.0.0" Session "Authenticate to the server";
+    Hello "hello" -1 "noscript loading stale fast no_auth allow_busy no_multi" (0 0 0) Connection "6.0.0" AfterEarlier "Handshake with Redis";
+    Auth "auth" -2 "noscript loading stale fast no_auth allow_busy no_multi" (0 0 0) Connection "1.0.0" Session "Authenticate to the server";
     Select "select" 2 "loading stale fast" (0 0 0) Connection "1.0.0" Session "Change the selected database for the current connection";
     Reset "reset" 1 "noscript loading stale fast no_auth allow_busy" (0 0 0) Connection "6.2.0" AfterEarlier "Reset the connection";
     Quit "quit" -1 "noscript loading stale fast no_auth allow_busy" (0 0 0) Connection "1.0.0" Session "Close the connection";
@@ -235,6 +245,7 @@ impl CommandEntry {
             CommandGroup::Generic => "@keyspace".to_owned(),
             CommandGroup::Connection => "@connection".to_owned(),
             CommandGroup::Server => "@dangerous".to_owned(),
+            CommandGroup::Transactions => "@transaction".to_owned(),
         });
         let fast = self.flag_words().any(|word| word == "fast");
         categories.push(if fast { "@fast".to_owned() } else { "@slow".to_owned() });

@@ -15,6 +15,7 @@ use super::reply::{RespReply, RespVersion};
 use super::reply_budget::ReplyAccount;
 use super::reply_form::ReplyForm;
 use super::state::RespState;
+use super::transaction::ConnectionTransaction;
 use super::turn_share::TurnShare;
 use bytes::{Bytes, BytesMut};
 use headwater_host::clock::Nanos;
@@ -130,6 +131,7 @@ pub(crate) struct RespConnection {
     pub(crate) parser: RespParser,
     pub(crate) protocol_error: Option<ProtocolError>,
     pub(crate) pending: ParsedCommands,
+    pub(crate) transaction: ConnectionTransaction,
     pub(crate) slots: VecDeque<PipelineSlot>,
     /// Sum of the bytes that the slots hold.
     slot_bytes: usize,
@@ -179,6 +181,7 @@ impl RespConnection {
             parser: RespParser::default(),
             protocol_error: None,
             pending: ParsedCommands::default(),
+            transaction: ConnectionTransaction::default(),
             slots: VecDeque::new(),
             slot_bytes: 0,
             slot_replies: 0,
@@ -217,7 +220,7 @@ impl RespConnection {
     /// Returns the bytes that the client makes the front end hold.
     #[inline]
     pub(crate) fn held_bytes(&self) -> usize {
-        self.input.capacity() + self.slot_bytes + self.output.pending()
+        self.input.capacity() + self.slot_bytes + self.output.pending() + self.transaction.held_bytes()
     }
 
     /// Returns the bytes of replies that the client has not received, and of those that commands in flight may make.
@@ -270,6 +273,7 @@ impl RespConnection {
         self.slot_bytes = 0;
         self.slot_replies = 0;
         self.pending = ParsedCommands::default();
+        self.transaction = ConnectionTransaction::default();
         self.input = BytesMut::new();
         self.output = OutputQueue::default();
     }

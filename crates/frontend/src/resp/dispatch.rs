@@ -27,6 +27,7 @@ use super::reply_form::ReplyForm;
 use super::request::RespRequest;
 use super::session;
 use super::state::RespState;
+use super::transaction_commands::is_immediate;
 use crate::core_device::CoreDevice;
 use bytes::Bytes;
 use headwater_host::clock::Nanos;
@@ -78,6 +79,7 @@ impl<S: CoreDevice> TurnContext<'_, S> {
             if connection.is_held()
                 || self.is_still_locked(connection)
                 || connection.share.is_used_up(self.shared.turn)
+                || self.shared.gate.stops(connection.index)
             {
                 break;
             }
@@ -147,6 +149,7 @@ impl<S: CoreDevice> TurnContext<'_, S> {
             self.shared.count_rejected(None);
             let arguments = (1..request.len()).map(|at| request.arg(at));
             let failure = errors::unknown_command(request.arg(0), arguments);
+            let failure = self.refuse_transaction(connection, None, failure);
             connection.answer_uncounted(failure.into(), self.shared);
             return RespOutcome::Taken;
         };
@@ -158,11 +161,16 @@ impl<S: CoreDevice> TurnContext<'_, S> {
             locked_out.then_some(errors::NOAUTH)
         });
         if let Some(failure) = refusal {
+            let failure = self.refuse_transaction(connection, Some(verb), failure);
             self.shared.count_rejected(Some(verb));
             connection.answer_uncounted(failure.into(), self.shared);
             return RespOutcome::Taken;
         }
         connection.last_verb = Some(verb);
+        if connection.transaction.is_open() && !is_immediate(verb) {
+            self.queue_command(connection, verb, request);
+            return RespOutcome::Taken;
+        }
         if request.len() == 2
             && request.arg_is(1, "help")
             && let Some(reply) = help::answer(verb, connection.protocol)
@@ -173,11 +181,12 @@ impl<S: CoreDevice> TurnContext<'_, S> {
         match entry.handler {
             CommandHandler::Plan => self.execute_plan(connection, verb, request),
             CommandHandler::AfterEarlier if !connection.slots.is_empty() => RespOutcome::Retry,
-            CommandHandler::Session | CommandHandler::AfterEarlier
+            CommandHandler::Session | CommandHandler::AfterEarlier | CommandHandler::Transaction
                 if !self.admits_reply(connection, request.argument_bytes()) =>
             {
                 RespOutcome::Retry
             }
+            CommandHandler::Transaction => self.execute_transaction_command(connection, verb, request),
             CommandHandler::Session | CommandHandler::AfterEarlier => {
                 let reply = session::answer(verb, request, connection, self).unwrap_or_else(RespReply::Error);
                 connection.answer(verb, reply, self.shared);
@@ -362,7 +371,8 @@ impl<S: CoreDevice> TurnContext<'_, S> {
         RespOutcome::Taken
     }
 
-    fn begin(
+    /// Opens the slot of an operation and starts it.
+    pub(crate) fn begin(
         &mut self,
         connection: &mut RespConnection,
         call: (RespCommand, usize),
@@ -381,6 +391,7 @@ impl<S: CoreDevice> TurnContext<'_, S> {
         };
         let token = connection.token(slot);
         let own = connection.reply_bytes() - connection.slots.get(at).map_or(0, |slot| slot.reply);
+        let again = operation_ref(connection.index, connection.identity.id, slot);
         let Some(PipelineSlotState::Working(operation)) =
             connection.slots.get_mut(at).map(|slot| &mut slot.state)
         else {
@@ -391,12 +402,15 @@ impl<S: CoreDevice> TurnContext<'_, S> {
             shared: &mut *self.shared,
             in_flight: &mut connection.in_flight,
             locks: &mut connection.locks_held,
+            watched: &mut connection.transaction.watched,
             token,
             protocol: connection.protocol,
             replies: (connection.index, &mut connection.replies),
             own_replies: own,
+            operation: again,
         };
         let driven = operation.drive(&mut context);
+        let grown = operation.take_grown();
         let holds = operation.holds_connection() && !matches!(driven, DriveResult::Done(_));
         if holds {
             connection.barrier = Some(slot);
@@ -409,7 +423,9 @@ impl<S: CoreDevice> TurnContext<'_, S> {
             connection.set_reply_bytes(slot, bytes);
             connection.send_parts(self.shared);
         }
-        let again = operation_ref(connection.index, connection.identity.id, slot);
+        if grown > 0 {
+            connection.hold(slot, grown);
+        }
         match driven {
             DriveResult::Waiting | DriveResult::NoRoom => {}
             DriveResult::Again => self.shared.long_operations.push_back(again),

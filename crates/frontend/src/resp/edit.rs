@@ -59,6 +59,11 @@ impl KeyEdit {
         Self { namespace, key, change, stage: EditStage::Read, retries: 0, locked: true }
     }
 
+    /// Creates a change of a key that no other command can touch, and that is therefore not locked.
+    pub(crate) fn unlocked(namespace: NamespaceId, key: Bytes, change: KeyChange) -> Self {
+        Self { locked: false, ..Self::new(namespace, key, change) }
+    }
+
     /// Returns the key while this operation holds its lock.
     pub(crate) fn locked_key(&self) -> Option<(NamespaceId, &[u8])> {
         self.locked.then_some((self.namespace, &self.key[..]))

@@ -89,6 +89,11 @@ impl KeyGather {
         }
     }
 
+    /// Returns the device command for each key, and the keys.
+    pub(crate) fn into_parts(self) -> (KeyQuery, Vec<Bytes>) {
+        (self.query, self.keys)
+    }
+
     /// Returns true if commands for some keys are still to be submitted.
     pub(crate) fn is_submitting(&self) -> bool {
         self.submitted < self.keys.len() && self.failed.is_none()

@@ -87,3 +87,17 @@ pub const DEBUG_SLEEP_SECONDS_MAX: f64 = 60.0;
 pub const LONG_STEPS_MAX: usize = 64 << 10;
 /// Cells of the table of LCS: 64 Mi, about one second of one core.
 pub const LCS_CELLS_MAX: usize = 64 << 20;
+/// Commands of one transaction.
+pub const TRANSACTION_COMMANDS_MAX: usize = 65_536;
+/// Bytes of the queued commands of one transaction.
+pub const TRANSACTION_BYTES_MAX: usize = 32 << 20;
+/// Bytes of values that the commands of one transaction read.
+pub const TRANSACTION_READ_BYTES_MAX: usize = 64 << 20;
+/// Bytes of the replies of one transaction.
+pub const TRANSACTION_REPLY_BYTES_MAX: usize = 64 << 20;
+/// Commands of one transaction that are run in one turn.
+pub const TRANSACTION_SLICE_COMMANDS: usize = 64;
+/// Bytes of values that the commands of one transaction copy in one turn, before the rest waits for the next turn.
+pub const TRANSACTION_SLICE_BYTES: usize = 256 << 10;
+/// Bytes of the watched keys of one connection.
+pub const WATCHED_BYTES_MAX: usize = 4 << 20;

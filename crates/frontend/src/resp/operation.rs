@@ -22,6 +22,8 @@ use super::relocate::KeyRelocation;
 use super::reply::{RespReply, RespVersion};
 use super::state::{OperationRef, RespState};
 use super::sweep::NamespaceSweep;
+use super::transaction_run::TransactionRun;
+use super::watch::KeyWatch;
 use crate::core_device::CoreDevice;
 use bytes::Bytes;
 use headwater_host::clock::Nanos;
@@ -45,6 +47,10 @@ pub(crate) enum RespOperation {
     Listing(KeyListing),
     /// A clear or flush of whole namespaces.
     Sweep(NamespaceSweep),
+    /// A watch of keys.
+    Watch(KeyWatch),
+    /// The commands of a transaction.
+    Transaction(Box<TransactionRun>),
     /// A sleep until a point in time.
     Sleep(Nanos),
 }
@@ -60,6 +66,8 @@ impl RespOperation {
             Self::Lcs(operation) => operation.drive(context),
             Self::Listing(operation) => operation.drive(context),
             Self::Sweep(operation) => operation.drive(context),
+            Self::Watch(operation) => operation.drive(context),
+            Self::Transaction(operation) => operation.drive(context),
             Self::Sleep(until) if context.shared.now < *until => DriveResult::Until(*until),
             Self::Sleep(_) => DriveResult::Done(RespReply::Ok),
         }
@@ -76,6 +84,8 @@ impl RespOperation {
             Self::Lcs(operation) => operation.accept(part, completion),
             Self::Listing(operation) => operation.accept(completion),
             Self::Sweep(operation) => operation.accept(&completion, shared),
+            Self::Watch(operation) => operation.accept(part, &completion),
+            Self::Transaction(operation) => operation.accept(part, completion, shared),
             Self::Sleep(_) => {}
         }
     }
@@ -98,6 +108,7 @@ impl RespOperation {
         match self {
             Self::Gather(operation) => Some(operation.reply_bytes()),
             Self::Listing(operation) => Some(operation.reply_bytes()),
+            Self::Transaction(operation) => Some(operation.reply_bytes()),
             _ => None,
         }
     }
@@ -116,6 +127,14 @@ impl RespOperation {
             Self::Edit(_) => false,
             Self::Gather(operation) => operation.is_submitting(),
             _ => true,
+        }
+    }
+
+    /// Takes the number of bytes by which what the operation holds grew, other than by completions.
+    pub(crate) fn take_grown(&mut self) -> usize {
+        match self {
+            Self::Transaction(operation) => operation.take_grown(),
+            _ => 0,
         }
     }
 

@@ -9,7 +9,8 @@ use super::limits::{ARGUMENTS_MAX, IN_FLIGHT_MAX};
 use super::locks::ClientIndex;
 use super::reply::{RespReply, RespVersion};
 use super::reply_budget::{ReplyAccount, ReplyVerdict};
-use super::state::RespState;
+use super::state::{OperationRef, RespState};
+use super::transaction::WatchedKeys;
 use crate::core_device::CoreDevice;
 use headwater_host::clock::Nanos;
 use headwater_ssd::command::{NamespaceId, SsdCommand, SubmitError};
@@ -41,12 +42,16 @@ pub(crate) struct OperationContext<'a, S> {
     pub(crate) shared: &'a mut RespState,
     pub(crate) in_flight: &'a mut u32,
     pub(crate) locks: &'a mut u32,
+    /// The keys that the connection watches.
+    pub(crate) watched: &'a mut WatchedKeys,
     pub(crate) token: u64,
     pub(crate) protocol: RespVersion,
     /// The connection and its account of unread replies.
     pub(crate) replies: (ClientIndex, &'a mut ReplyAccount),
     /// Bytes of the connection's unread replies without those of this operation.
     pub(crate) own_replies: usize,
+    /// The reference by which this operation is driven again.
+    pub(crate) operation: OperationRef,
 }
 
 impl<S: CoreDevice> OperationContext<'_, S> {

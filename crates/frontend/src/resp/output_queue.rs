@@ -88,6 +88,7 @@ impl OutputQueue {
             }
             RespReply::Ok => encoder.ok(),
             RespReply::Null => encoder.null(),
+            RespReply::NullArray => encoder.null_array(),
             RespReply::Integer(value) => encoder.integer(value),
             RespReply::Simple(text) => encoder.simple(text),
             RespReply::Error(failure) => encoder.error(&failure),

@@ -20,6 +20,8 @@ pub(crate) enum RespReply {
     Ok,
     /// The null reply.
     Null,
+    /// The null reply in place of an array.
+    NullArray,
     /// An integer.
     Integer(i64),
     /// A bulk string.
@@ -40,7 +42,9 @@ impl RespReply {
         match self {
             Self::Bulk(bytes) | Self::Encoded(bytes) => bytes.len(),
             Self::Parts(parts) => parts.iter().map(Self::value_bytes).sum(),
-            Self::Ok | Self::Null | Self::Integer(_) | Self::Simple(_) | Self::Error(_) => 0,
+            Self::Ok | Self::Null | Self::NullArray | Self::Integer(_) | Self::Simple(_) | Self::Error(_) => {
+                0
+            }
         }
     }
 

@@ -68,7 +68,7 @@ fn command(request: &RespRequest<'_>, out: &mut ReplyEncoder<'_>) -> Result<(), 
             for entry in named() {
                 match entry {
                     Some(entry) => write_info(entry, out),
-                    None => out.null_array(),
+                    None => out.null(),
                 }
             }
         }

@@ -11,6 +11,7 @@ use super::output_queue::ReplyEncoder;
 use super::reply::{RespReply, RespVersion};
 use super::request::RespRequest;
 use super::state::RespState;
+use super::transaction::ConnectionTransaction;
 use super::{client, server};
 use crate::core_device::CoreDevice;
 
@@ -184,5 +185,6 @@ fn reset(connection: &mut RespConnection, shared: &RespState) -> RespReply {
     connection.reply_mode = ReplyMode::On;
     connection.no_evict = false;
     connection.identity.name.clear();
+    connection.transaction = ConnectionTransaction::default();
     RespReply::Simple("RESET")
 }

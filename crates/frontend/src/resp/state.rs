@@ -11,6 +11,7 @@ use super::output_queue::ValueBuffers;
 use super::reply_budget::ReplyBudget;
 use super::settings::RespSettings;
 use super::slowlog::SlowLog;
+use super::transaction_gate::{GateOpening, TransactionGate};
 use super::wrong_passwords::WrongPasswords;
 use headwater_host::clock::{Nanos, UnixMillis};
 use headwater_ssd::command::{FrontEndId, NamespaceId};
@@ -100,6 +101,7 @@ pub(crate) struct RespState {
     pub(crate) expired_at_reset: u64,
     pub(crate) slowlog: SlowLog,
     pub(crate) locks: KeyLocks,
+    pub(crate) gate: TransactionGate,
     pub(crate) value_buffers: ValueBuffers,
     pub(crate) client_memory: ClientMemory,
     pub(crate) reply_budget: ReplyBudget,
@@ -173,6 +175,15 @@ impl RespState {
     pub(crate) fn unlock(&mut self, namespace: NamespaceId, key: &[u8]) {
         let next = self.locks.release(namespace, key);
         self.dirty.extend(next);
+    }
+
+    /// Lets a client's transaction leave the gate, and runs what waited for that.
+    pub(crate) fn leave_gate(&mut self, client: ClientIndex) {
+        match self.gate.leave(client) {
+            GateOpening::Nothing => {}
+            GateOpening::Transaction(next) => self.busy_operations.push_back(next),
+            GateOpening::Connections(stopped) => self.dirty.extend(stopped),
+        }
     }
 
     /// Removes a connection from the waiters for a key; queues the next waiter if the key was promised to it.

@@ -109,6 +109,7 @@ impl RespFrontEnd {
                 self.shared.unlock(namespace, key);
             }
         }
+        self.shared.leave_gate(connection.index);
         if let Some(waits) = connection.awaited_key.take() {
             self.shared.stop_waiting(waits.namespace, &waits.key, connection.index);
         }

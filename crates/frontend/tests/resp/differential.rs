@@ -6,13 +6,15 @@ use crate::wire::{self, RespTestClient, RespValue, TestNode};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 
-struct RedisServer {
+/// A redis-server to compare with.
+pub(crate) struct RedisServer {
     child: Child,
     directory: tempfile::TempDir,
 }
 
 impl RedisServer {
-    fn start() -> Option<Self> {
+    /// Starts a server; `None`, with a message, where none is installed.
+    pub(crate) fn start() -> Option<Self> {
         let directory = tempfile::tempdir().unwrap();
         let socket = directory.path().join("redis.sock");
         let child = Command::new("redis-server")
@@ -32,7 +34,8 @@ impl RedisServer {
         }
     }
 
-    fn connect(&self) -> RespTestClient<UnixStream> {
+    /// Connects a client.
+    pub(crate) fn connect(&self) -> RespTestClient<UnixStream> {
         let socket = self.directory.path().join("redis.sock");
         for _ in 0..500 {
             if let Ok(stream) = UnixStream::connect(&socket) {
@@ -53,7 +56,7 @@ impl Drop for RedisServer {
 
 /// Returns true if two replies are equivalent: KEYS in any order, and TTLs, read at different times, within a
 /// tolerance.
-fn same(words: &[&[u8]], mut left: RespValue, mut right: RespValue) -> bool {
+pub(crate) fn same(words: &[&[u8]], mut left: RespValue, mut right: RespValue) -> bool {
     let is = |name: &[u8]| words[0].eq_ignore_ascii_case(name);
     match (&mut left, &mut right) {
         (RespValue::Array(left), RespValue::Array(right)) if is(b"keys") => {
@@ -189,7 +192,7 @@ fn pick<'a>(random: &mut fastrand::Rng, from: &[&'a str]) -> &'a str {
 }
 
 /// Returns a random command that is usually valid.
-fn command(random: &mut fastrand::Rng) -> String {
+pub(crate) fn command(random: &mut fastrand::Rng) -> String {
     const KEYS: &[&str] = &["a", "b", "c", "d"];
     const VALUES: &[&str] = &["1", "-7", "hello", "3.5", "9223372036854775807", "longer-than-a-word", "0"];
     const NUMBERS: &[&str] = &["0", "1", "-1", "3", "-3", "7", "100", "x"];

@@ -8,5 +8,7 @@ mod differential;
 mod harness;
 mod misbehaving_clients;
 mod model;
+mod transaction_differences;
+mod transactions;
 mod unread_replies;
 mod wire;

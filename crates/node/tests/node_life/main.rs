@@ -8,6 +8,7 @@ mod failed_flush;
 mod histories;
 mod running;
 mod supervised;
+mod transactions;
 mod upgrade;
 
 use running::{RunningNode, headwater};

@@ -1,0 +1,170 @@
+//! One command of a transaction, run on its view.
+//!
+//! Input: a queued command and the view. Output: the reply, with the command's writes in the view. The command is planned
+//! and driven as outside of a transaction; the device that it meets is the view, which completes every command at once.
+
+use super::edit::KeyEdit;
+use super::errors;
+use super::gather::{KeyGather, KeyQuery};
+use super::help;
+use super::operation::RespOperation;
+use super::operation_step::{DriveResult, OperationContext};
+use super::output_queue::{ReplyEncoder, ValueBuffers};
+use super::plan::{CommandPlan, PlanContext, plan};
+use super::reply::{RespReply, RespVersion};
+use super::reply_budget::ReplyAccount;
+use super::reply_form::ReplyForm;
+use super::state::{OperationRef, RespState};
+use super::transaction::{QueuedCommand, WatchedKeys};
+use super::transaction_view::TransactionView;
+use crate::core_device::CoreDevice;
+use headwater_ssd::command::{NamespaceId, ReadRelease, SsdCommand, WriteCondition};
+
+/// The token of commands to the view, which no command to the device has: there are fewer connections.
+const VIEW_TOKEN: u64 = u64::MAX << 48;
+
+/// The state that a command of a transaction uses.
+pub(crate) struct StepContext<'a> {
+    pub(crate) view: &'a mut TransactionView,
+    pub(crate) shared: &'a mut RespState,
+    pub(crate) protocol: RespVersion,
+    pub(crate) namespace: NamespaceId,
+    pub(crate) operation: OperationRef,
+}
+
+/// Runs a command; its reply is final if the view is complete.
+pub(crate) fn run_command(command: &QueuedCommand, step: &mut StepContext<'_>) -> RespReply {
+    let request = command.request();
+    if request.len() == 2
+        && request.arg_is(1, "help")
+        && let Some(reply) = help::answer(command.verb, step.protocol)
+    {
+        return reply;
+    }
+    let place = PlanContext {
+        namespace: step.namespace,
+        now: step.shared.now,
+        wall: step.shared.wall,
+        random: step.shared.random.u64(..),
+    };
+    let operation = match plan(command.verb, &request, &place) {
+        Err(failure) => return failure.into(),
+        Ok(CommandPlan::Answer(reply)) => return reply,
+        Ok(CommandPlan::Single { command, wait, .. }) => return run_single(command, wait, step),
+        Ok(CommandPlan::Edit(key, change)) => {
+            RespOperation::Edit(KeyEdit::unlocked(step.namespace, key, change))
+        }
+        Ok(CommandPlan::Gather(gather)) => return run_gather(gather, step),
+        Ok(CommandPlan::Exclusive(operation)) => operation,
+    };
+    run_operation(operation, step)
+}
+
+fn run_single(command: SsdCommand, wait: ReplyForm, step: &mut StepContext<'_>) -> RespReply {
+    match step.view.execute(command) {
+        Ok(completion) if completion.status.is_success() && matches!(wait, ReplyForm::Value) => {
+            step.shared.counters.hits += 1;
+            RespReply::Bulk(completion.sink)
+        }
+        Ok(completion) => {
+            step.shared.counters.misses += u64::from(matches!(wait, ReplyForm::Value));
+            wait.reply(completion, step.shared.wall, &mut step.shared.value_buffers)
+        }
+        Err(status) => errors::from_status(status).into(),
+    }
+}
+
+/// Runs the same command for many keys. Its replies are not sent in parts, as outside of a transaction.
+fn run_gather(gather: KeyGather, step: &mut StepContext<'_>) -> RespReply {
+    let (query, keys) = gather.into_parts();
+    let mut found = 0;
+    let mut values = Vec::with_capacity(keys.len() + 1);
+    for key in keys {
+        let release = ReadRelease::WhenDurable;
+        let command = match query {
+            KeyQuery::Value => {
+                SsdCommand::Retrieve { key, sink: Vec::new().into(), bytes_max: u32::MAX, release }
+            }
+            KeyQuery::Exists => SsdCommand::Exist { key, release },
+            KeyQuery::Delete => SsdCommand::Delete { key, condition: WriteCondition::Always },
+        };
+        match step.view.execute(command) {
+            Ok(completion) if completion.status.is_success() => {
+                found += 1;
+                values.push(RespReply::Bulk(completion.sink));
+            }
+            Ok(_) => values.push(RespReply::Null),
+            Err(status) => return errors::from_status(status).into(),
+        }
+    }
+    if query != KeyQuery::Value {
+        return RespReply::Integer(found);
+    }
+    step.shared.counters.hits += found.unsigned_abs();
+    step.shared.counters.misses += values.len() as u64 - found.unsigned_abs();
+    let mut header = Vec::new();
+    ReplyEncoder::new(&mut header, step.protocol).array(values.len());
+    values.insert(0, RespReply::Encoded(header));
+    RespReply::Parts(values)
+}
+
+/// Drives an operation to its end. The view completes each command before the next drive, so that no drive is in vain.
+fn run_operation(mut operation: RespOperation, step: &mut StepContext<'_>) -> RespReply {
+    let (mut in_flight, mut locks, mut watched) = (0, 0, WatchedKeys::default());
+    let mut replies = ReplyAccount::default();
+    // The commands of the view are none of the device's.
+    let device_in_flight = std::mem::take(&mut step.shared.in_flight);
+    let reply = loop {
+        let mut context = OperationContext {
+            device: &mut *step.view,
+            shared: &mut *step.shared,
+            in_flight: &mut in_flight,
+            locks: &mut locks,
+            watched: &mut watched,
+            token: VIEW_TOKEN,
+            protocol: step.protocol,
+            replies: (step.operation.client, &mut replies),
+            own_replies: 0,
+            operation: step.operation,
+        };
+        if let DriveResult::Done(reply) = operation.drive(&mut context) {
+            break reply;
+        }
+        let front_end = step.shared.front_end;
+        let mut any = false;
+        while let Some(completion) = step.view.next_completion(front_end) {
+            any = true;
+            step.shared.large_writes.end(completion.token);
+            operation.accept(completion, step.shared);
+        }
+        assert!(any, "an operation of a transaction waits, and nothing is in flight");
+    };
+    step.shared.in_flight = device_in_flight;
+    reply
+}
+
+/// Appends a reply in the protocol of the connection.
+pub(crate) fn append_reply(
+    reply: RespReply,
+    out: &mut Vec<u8>,
+    protocol: RespVersion,
+    buffers: &mut ValueBuffers,
+) {
+    let mut encoder = ReplyEncoder::new(out, protocol);
+    match reply {
+        RespReply::Ok => encoder.ok(),
+        RespReply::Null => encoder.null(),
+        RespReply::NullArray => encoder.null_array(),
+        RespReply::Integer(value) => encoder.integer(value),
+        RespReply::Simple(text) => encoder.simple(text),
+        RespReply::Error(failure) => encoder.error(&failure),
+        RespReply::Bulk(bytes) => {
+            encoder.bulk(&bytes);
+            buffers.put_back(bytes);
+        }
+        RespReply::Encoded(bytes) => out.extend_from_slice(&bytes),
+        RespReply::Parts(parts) => {
+            parts.into_iter().for_each(|part| append_reply(part, out, protocol, buffers));
+        }
+    }
+}

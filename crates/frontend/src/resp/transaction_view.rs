@@ -1,0 +1,348 @@
+//! The keys of one namespace as the commands of a transaction see them: as read from the device, with the writes of the
+//! transaction's earlier commands.
+//!
+//! Input: records read from the device, and the device commands of the transaction's commands, which are executed here at
+//! once. Output: their completions, the keys that must be read first, and the batch that makes it all true.
+//! Invariant: a command that needs a key that was not read finds no such key, and the run that did so is repeated.
+
+use super::transaction::WatchedKeys;
+use crate::core_device::{CoreDevice, CoreWork};
+use bytes::Bytes;
+use headwater_host::clock::{Clock, Nanos, UnixMillis};
+use headwater_host::width::{narrow, to_usize};
+use headwater_nvme::spec::status::Status;
+use headwater_ssd::command::{
+    BatchWrite, FrontEndId, NamespaceId, RecordExpiry, Sequence, SsdCommand, SsdCompletion, SubmitError,
+    ValueSink, ValueSource, WriteCondition,
+};
+use headwater_ssd::engine::DeviceStats;
+use headwater_ssd::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use std::collections::{BTreeMap, VecDeque};
+
+/// The first sequence of the records that the transaction makes, far above those of a device.
+const FIRST_OWN_SEQUENCE: u64 = 1 << 63;
+
+/// The detail in which a command needs to know a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum KeyDetail {
+    /// Its existence, length, sequence and expiry.
+    Metadata,
+    /// Its value too.
+    Value,
+}
+
+/// A record that the device has, or that the transaction made.
+#[derive(Clone, Debug)]
+pub(crate) struct ViewRecord {
+    /// The value; `None` if only the metadata was read.
+    pub(crate) value: Option<Bytes>,
+    pub(crate) value_bytes: u32,
+    pub(crate) sequence: Sequence,
+    /// Wall time in milliseconds at which it expires, 0 for never.
+    pub(crate) expiry_ms: u64,
+}
+
+/// The view of a transaction.
+#[derive(Debug)]
+pub(crate) struct TransactionView {
+    namespace: NamespaceId,
+    wall: UnixMillis,
+    /// Records as they were read from the device, `None` for a missing one.
+    known: BTreeMap<Bytes, Option<ViewRecord>>,
+    /// Records as the transaction made them, `None` for a removed one.
+    changed: BTreeMap<Bytes, Option<ViewRecord>>,
+    wanted: BTreeMap<Bytes, KeyDetail>,
+    completions: VecDeque<SsdCompletion>,
+    own_sequences: u64,
+    /// Bytes of values copied since the run began.
+    copied: usize,
+}
+
+impl TransactionView {
+    /// Creates a view in which no key is known.
+    pub(crate) fn new(namespace: NamespaceId) -> Self {
+        Self {
+            namespace,
+            wall: UnixMillis::default(),
+            known: BTreeMap::new(),
+            changed: BTreeMap::new(),
+            wanted: BTreeMap::new(),
+            completions: VecDeque::new(),
+            own_sequences: 0,
+            copied: 0,
+        }
+    }
+
+    /// Clears all changes: the commands are run from the first one again.
+    pub(crate) fn begin_run(&mut self, wall: UnixMillis) {
+        self.wall = wall;
+        self.changed.clear();
+        self.wanted.clear();
+        self.completions.clear();
+        self.own_sequences = 0;
+        self.copied = 0;
+    }
+
+    /// Returns true if a command of this run needed a key that was not read.
+    pub(crate) fn is_incomplete(&self) -> bool {
+        !self.wanted.is_empty()
+    }
+
+    /// Returns the bytes of values copied in this run.
+    pub(crate) fn copied(&self) -> usize {
+        self.copied
+    }
+
+    /// Takes the keys to read before the next run.
+    pub(crate) fn take_wanted(&mut self) -> Vec<(Bytes, KeyDetail)> {
+        std::mem::take(&mut self.wanted).into_iter().collect()
+    }
+
+    /// Notes what the device has under a key.
+    pub(crate) fn learn(&mut self, key: Bytes, record: Option<ViewRecord>) {
+        self.known.insert(key, record);
+    }
+
+    /// Forgets everything; returns the keys that were known, to be read again.
+    pub(crate) fn forget(&mut self) -> Vec<(Bytes, KeyDetail)> {
+        let detail = |record: &Option<ViewRecord>| match record {
+            Some(ViewRecord { value: None, .. }) => KeyDetail::Metadata,
+            _ => KeyDetail::Value,
+        };
+        std::mem::take(&mut self.known).into_iter().map(|(key, seen)| (key, detail(&seen))).collect()
+    }
+
+    /// Returns the batch that makes the changes, if every key read and every watched key is unchanged. The watched keys
+    /// come first; their number is the second value.
+    pub(crate) fn batch(&self, watched: &WatchedKeys) -> (Vec<BatchWrite>, usize) {
+        let of_namespace = |key: &Bytes| (self.namespace, key.clone());
+        let unchanged =
+            |seen: Option<Sequence>| seen.map_or(WriteCondition::IfAbsent, WriteCondition::IfSequence);
+        let mut writes = Vec::new();
+        for ((_, key), seen) in &watched.keys {
+            writes.push(self.write(key, unchanged(*seen)));
+        }
+        let watched_count = writes.len();
+        let not_watched = |key: &&Bytes| !watched.keys.contains_key(&of_namespace(key));
+        for key in self.changed.keys().filter(not_watched) {
+            let condition = match self.known.get(key) {
+                Some(seen) => unchanged(seen.as_ref().map(|seen| seen.sequence)),
+                None => WriteCondition::Always,
+            };
+            writes.push(self.write(key, condition));
+        }
+        for (key, seen) in &self.known {
+            if not_watched(&key) && !self.changed.contains_key(key) {
+                writes.push(self.write(key, unchanged(seen.as_ref().map(|seen| seen.sequence))));
+            }
+        }
+        (writes, watched_count)
+    }
+
+    /// Returns the part of the batch for one key.
+    fn write(&self, key: &Bytes, condition: WriteCondition) -> BatchWrite {
+        let key = key.clone();
+        match self.changed.get(&key) {
+            Some(Some(ViewRecord { value: Some(value), expiry_ms, .. })) => {
+                let expiry = if *expiry_ms == 0 { RecordExpiry::Never } else { RecordExpiry::At(*expiry_ms) };
+                BatchWrite::Store { key, value: value.clone(), condition, expiry }
+            }
+            Some(Some(_)) => unreachable!("a transaction made a record without a value"),
+            // What the transaction made and removed again leaves nothing to remove.
+            Some(None) if condition == WriteCondition::IfAbsent => BatchWrite::Check { key, condition },
+            Some(None) => BatchWrite::Delete { key, condition },
+            None => BatchWrite::Check { key, condition },
+        }
+    }
+
+    fn find(&mut self, key: &Bytes, detail: KeyDetail) -> Option<ViewRecord> {
+        let found = match (self.changed.get(key), self.known.get(key)) {
+            (Some(made), _) => made.clone(),
+            (None, Some(None)) => None,
+            (None, Some(Some(read))) if detail == KeyDetail::Metadata || read.value.is_some() => {
+                Some(read.clone())
+            }
+            _ => {
+                let wanted = self.wanted.entry(key.clone()).or_insert(detail);
+                *wanted = detail.max(*wanted);
+                None
+            }
+        };
+        found.filter(|found| found.expiry_ms == 0 || found.expiry_ms > self.wall.0)
+    }
+
+    fn check(&mut self, key: &Bytes, condition: WriteCondition) -> Status {
+        if condition == WriteCondition::Always {
+            return Status::SUCCESS;
+        }
+        match (condition, self.find(key, KeyDetail::Metadata)) {
+            (WriteCondition::IfExists, None) => Status::KEY_DOES_NOT_EXIST,
+            (WriteCondition::IfAbsent, Some(_)) => Status::KEY_EXISTS,
+            (WriteCondition::IfSequence(wanted), found)
+                if found.as_ref().map(|found| found.sequence) != Some(wanted) =>
+            {
+                Status::SEQUENCE_MISMATCH
+            }
+            _ => Status::SUCCESS,
+        }
+    }
+
+    fn put(&mut self, key: Bytes, value: Bytes, expiry: RecordExpiry) {
+        let expiry_ms = match expiry {
+            RecordExpiry::Never => 0,
+            RecordExpiry::At(at) => at,
+            RecordExpiry::Keep => self.find(&key, KeyDetail::Metadata).map_or(0, |found| found.expiry_ms),
+        };
+        let record = ViewRecord {
+            value_bytes: narrow(value.len()),
+            value: Some(value),
+            sequence: Sequence(FIRST_OWN_SEQUENCE + self.own_sequences),
+            expiry_ms,
+        };
+        self.own_sequences += 1;
+        self.changed.insert(key, Some(record));
+    }
+
+    fn read(&mut self, key: &Bytes, detail: KeyDetail, completion: &mut SsdCompletion) -> Option<Bytes> {
+        let Some(found) = self.find(key, detail) else {
+            completion.status = Status::KEY_DOES_NOT_EXIST;
+            return None;
+        };
+        completion.value_bytes = found.value_bytes;
+        completion.sequence = found.sequence;
+        completion.expiry_ms = found.expiry_ms;
+        found.value
+    }
+
+    fn batch_of_command(&mut self, writes: Vec<BatchWrite>, completion: &mut SsdCompletion) {
+        for (position, write) in (0..).zip(&writes) {
+            let (BatchWrite::Store { key, condition, .. }
+            | BatchWrite::Delete { key, condition }
+            | BatchWrite::Check { key, condition }) = write;
+            completion.status = self.check(key, *condition);
+            if !completion.status.is_success() {
+                completion.position = position;
+                return;
+            }
+        }
+        for write in writes {
+            match write {
+                BatchWrite::Store { key, value, expiry, .. } => self.put(key, value, expiry),
+                BatchWrite::Delete { key, .. } => drop(self.changed.insert(key, None)),
+                BatchWrite::Check { .. } => {}
+            }
+        }
+    }
+
+    /// Executes a device command.
+    ///
+    /// # Errors
+    /// The status of the limit that the command exceeds.
+    pub(crate) fn execute(&mut self, command: SsdCommand) -> Result<SsdCompletion, Status> {
+        let mut completion = SsdCompletion::new(0, Status::SUCCESS);
+        match command {
+            SsdCommand::Retrieve { key, sink, bytes_max, .. } => {
+                check_key(&key)?;
+                let (ValueSink::Bytes(mut sink), value) =
+                    (sink, self.read(&key, KeyDetail::Value, &mut completion))
+                else {
+                    unreachable!("a RESP client lends no memory")
+                };
+                if let Some(value) = value {
+                    let length = value.len().min(to_usize(bytes_max.into()));
+                    self.copied += length;
+                    sink.extend_from_slice(&value[..length]);
+                }
+                completion.sink = sink;
+            }
+            SsdCommand::Exist { key, .. } => {
+                check_key(&key)?;
+                self.read(&key, KeyDetail::Metadata, &mut completion);
+            }
+            SsdCommand::Store { key, value: ValueSource::Bytes(value), condition, expiry } => {
+                check_key(&key)?;
+                check_value(&value)?;
+                completion.status = self.check(&key, condition);
+                if completion.status.is_success() {
+                    self.put(key, value, expiry);
+                }
+            }
+            SsdCommand::Delete { key, condition } => {
+                check_key(&key)?;
+                completion.status = self.check(&key, condition);
+                if completion.status.is_success() && self.find(&key, KeyDetail::Metadata).is_none() {
+                    completion.status = Status::KEY_DOES_NOT_EXIST;
+                }
+                if completion.status.is_success() {
+                    self.changed.insert(key, None);
+                }
+            }
+            SsdCommand::Batch { writes } => {
+                for write in &writes {
+                    check_key(write.key())?;
+                    if let BatchWrite::Store { value, .. } = write {
+                        check_value(value)?;
+                    }
+                }
+                self.batch_of_command(writes, &mut completion);
+            }
+            // What it waits for is covered by the batch of the whole transaction.
+            SsdCommand::Fence { .. } => {}
+            _ => return Err(Status::INVALID_OPCODE),
+        }
+        Ok(completion)
+    }
+}
+
+fn check_key(key: &Bytes) -> Result<(), Status> {
+    if (1..=KEY_BYTES_MAX).contains(&key.len()) { Ok(()) } else { Err(Status::INVALID_KEY_SIZE) }
+}
+
+fn check_value(value: &Bytes) -> Result<(), Status> {
+    if value.len() <= VALUE_BYTES_MAX { Ok(()) } else { Err(Status::INVALID_VALUE_SIZE) }
+}
+
+impl CoreDevice for TransactionView {
+    fn submit(
+        &mut self,
+        _front_end: FrontEndId,
+        namespace: NamespaceId,
+        token: u64,
+        command: SsdCommand,
+    ) -> Result<(), SubmitError> {
+        if namespace != self.namespace {
+            return Err(SubmitError::Refused(Status::INVALID_NAMESPACE));
+        }
+        let completion = self.execute(command).map_err(SubmitError::Refused)?;
+        self.completions.push_back(SsdCompletion { token, ..completion });
+        Ok(())
+    }
+
+    fn value_bytes(&self, _namespace: NamespaceId, key: &[u8]) -> usize {
+        let record = self.changed.get(key).or_else(|| self.known.get(key)).and_then(Option::as_ref);
+        record.map_or(0, |record| to_usize(record.value_bytes.into()))
+    }
+
+    fn batch_bytes_max(&self) -> usize {
+        // The batch of the whole transaction is checked when it is submitted.
+        usize::MAX
+    }
+
+    fn next_completion(&mut self, _front_end: FrontEndId) -> Option<SsdCompletion> {
+        self.completions.pop_front()
+    }
+}
+
+impl CoreWork for TransactionView {
+    fn poll(&mut self, _now: Nanos, _wall: UnixMillis) -> bool {
+        false
+    }
+
+    fn stats(&self) -> DeviceStats {
+        DeviceStats::default()
+    }
+
+    fn shutdown(&mut self, _clock: &Clock) -> Result<(), String> {
+        Ok(())
+    }
+}
