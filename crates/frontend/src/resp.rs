@@ -10,6 +10,9 @@
 //! ```
 
 mod atomic_writes;
+mod bit_operation;
+mod bitfield;
+mod bitmap;
 mod bits;
 mod change;
 mod client;

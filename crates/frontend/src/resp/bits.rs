@@ -7,19 +7,30 @@ use super::errors::{self, ErrorReply};
 use super::request::RespRequest;
 use headwater_ssd::limits::VALUE_BYTES_MAX;
 
+/// Offset behind the last bit that a command may name: the bits of 512 MiB, Redis's longest value.
+const OFFSET_END: u64 = 8 * (512 << 20);
+
+/// Returns true if a command may name the bit at this offset.
+pub(crate) fn is_offset(offset: u64) -> bool {
+    offset < OFFSET_END
+}
+
 /// Parses a bit's offset.
 pub(crate) fn offset(request: &RespRequest<'_>, at: usize) -> Result<u64, ErrorReply> {
     request
         .integer(at)
         .ok()
         .and_then(|offset| u64::try_from(offset).ok())
-        .filter(|offset| offset / 8 < VALUE_BYTES_MAX as u64)
+        .filter(|&offset| is_offset(offset))
         .ok_or(errors::BIT_OFFSET)
 }
 
 /// Sets a bit; returns the new value and the bit's old state.
 pub(crate) fn set(mut bytes: Vec<u8>, offset: u64, bit: bool) -> Result<(Vec<u8>, bool), ErrorReply> {
     let at = usize::try_from(offset / 8).map_err(|_| errors::BIT_OFFSET)?;
+    if at >= VALUE_BYTES_MAX {
+        return Err(errors::TOO_LONG);
+    }
     if bytes.len() <= at {
         bytes.resize(at + 1, 0);
     }

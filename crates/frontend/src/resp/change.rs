@@ -3,6 +3,7 @@
 //! Input: the old value and its expiry, or none. Output: the write and the reply. Pure: the same input gives the same
 //! result, so the step can be repeated when another front end changed the key.
 
+use super::bitfield::BitField;
 use super::bits;
 use super::errors::{self, ErrorReply};
 use super::expiry::ExpireCondition;
@@ -58,6 +59,8 @@ pub(crate) enum KeyChange {
         /// The bit's new value.
         bit: bool,
     },
+    /// BITFIELD.
+    BitField(BitField),
     /// SET with GET, and GETSET.
     Swap {
         /// The new value.
@@ -91,6 +94,7 @@ impl KeyChange {
                 offset.saturating_add(value.len()).min(VALUE_BYTES_MAX)
             }
             Self::SetBit { offset, .. } => to_usize(offset / 8).min(VALUE_BYTES_MAX),
+            Self::BitField(field) => to_usize(field.bytes_written()).min(VALUE_BYTES_MAX),
             _ => 0,
         }
     }
@@ -125,6 +129,7 @@ impl KeyChange {
             Self::Increment(by) => increment(old.as_ref(), *by),
             Self::IncrementFloat(by) => increment_float(old.as_ref(), by),
             Self::SetBit { offset, bit } => set_bit(old, *offset, *bit),
+            Self::BitField(field) => bit_field(old.as_ref(), field),
             Self::Append(values) => append(old, values),
             Self::SetRange { offset, value } => set_range(old, *offset, value),
             Self::Swap { value, expiry, condition } => {
@@ -172,6 +177,12 @@ fn increment_float(old: Option<&OldValue>, by: &[u8]) -> Result<(WriteAction, Re
 fn set_bit(old: Option<OldValue>, offset: u64, bit: bool) -> Result<(WriteAction, RespReply), ErrorReply> {
     let (bytes, before) = bits::set(old.map_or_else(Vec::new, |old| old.bytes), offset, bit)?;
     Ok((WriteAction::Store(bytes.into(), RecordExpiry::Keep), RespReply::Integer(i64::from(before))))
+}
+
+fn bit_field(old: Option<&OldValue>, field: &BitField) -> Result<(WriteAction, RespReply), ErrorReply> {
+    let (new, numbers) = field.apply(old.map_or(&[], |old| &old.bytes))?;
+    let action = new.map_or(WriteAction::Nothing, |new| WriteAction::Store(new.into(), RecordExpiry::Keep));
+    Ok((action, RespReply::Numbers(numbers)))
 }
 
 fn append(old: Option<OldValue>, values: &[Bytes]) -> Result<(WriteAction, RespReply), ErrorReply> {

@@ -11,6 +11,8 @@ use super::request::RespRequest;
 pub(crate) enum CommandGroup {
     /// Commands on string values.
     String,
+    /// Commands on the bits of string values.
+    Bitmap,
     /// Commands on keys of any type.
     Generic,
     /// Commands on the client's connection.
@@ -26,6 +28,7 @@ impl CommandGroup {
     pub(crate) const fn group(self) -> &'static str {
         match self {
             Self::String => "string",
+            Self::Bitmap => "bitmap",
             Self::Generic => "generic",
             Self::Connection => "connection",
             Self::Server => "server",
@@ -118,8 +121,13 @@ commands! {
     GetRange "getrange" 4 "readonly" (1 1 1) String "2.4.0" Plan "Get a substring of the string stored at a key";
     SubStr "substr" 4 "readonly" (1 1 1) String "1.0.0" Plan "Get a substring of the string stored at a key";
     SetRange "setrange" 4 "write denyoom" (1 1 1) String "2.2.0" Plan "Overwrite part of a string at key starting at the specified offset";
-    SetBit "setbit" 4 "write denyoom" (1 1 1) String "2.2.0" Plan "Sets or clears the bit at offset in the string value stored at key";
-    GetBit "getbit" 3 "readonly fast" (1 1 1) String "2.2.0" Plan "Returns the bit value at offset in the string value stored at key";
+    SetBit "setbit" 4 "write denyoom" (1 1 1) Bitmap "2.2.0" Plan "Sets or clears the bit at offset in the string value stored at key";
+    GetBit "getbit" 3 "readonly fast" (1 1 1) Bitmap "2.2.0" Plan "Returns the bit value at offset in the string value stored at key";
+    BitCount "bitcount" -2 "readonly" (1 1 1) Bitmap "2.6.0" Plan "Count set bits in a string";
+    BitPos "bitpos" -3 "readonly" (1 1 1) Bitmap "2.8.7" Plan "Find first bit set or clear in a string";
+    BitOp "bitop" -4 "write denyoom" (2 -1 1) Bitmap "2.6.0" Plan "Perform bitwise operations between strings";
+    BitField "bitfield" -2 "write denyoom" (1 1 1) Bitmap "3.2.0" Plan "Perform arbitrary bitfield integer operations on strings";
+    BitFieldRo "bitfield_ro" -2 "readonly fast" (1 1 1) Bitmap "6.0.0" Plan "Perform arbitrary bitfield integer operations on strings. Read-only variant of BITFIELD";
     Lcs "lcs" -3 "readonly no_multi" (1 2 1) String "7.0.0" Plan "Find longest common substring";
     Incr "incr" 2 "write denyoom fast" (1 1 1) String "1.0.0" Plan "Increment the integer value of a key by one";
     Decr "decr" 2 "write denyoom fast" (1 1 1) String "1.0.0" Plan "Decrement the integer value of a key by one";
@@ -242,6 +250,7 @@ impl CommandEntry {
         }
         categories.push(match self.category {
             CommandGroup::String => "@string".to_owned(),
+            CommandGroup::Bitmap => "@bitmap".to_owned(),
             CommandGroup::Generic => "@keyspace".to_owned(),
             CommandGroup::Connection => "@connection".to_owned(),
             CommandGroup::Server => "@dangerous".to_owned(),

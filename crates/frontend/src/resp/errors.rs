@@ -36,6 +36,15 @@ pub(crate) const OFFSET: ErrorReply = ErrorReply::fixed("ERR offset is out of ra
 pub(crate) const BIT: ErrorReply = ErrorReply::fixed("ERR bit is not an integer or out of range");
 pub(crate) const BIT_OFFSET: ErrorReply =
     ErrorReply::fixed("ERR bit offset is not an integer or out of range");
+pub(crate) const SEARCHED_BIT: ErrorReply = ErrorReply::fixed("ERR The bit argument must be 1 or 0.");
+pub(crate) const BITOP_NOT: ErrorReply =
+    ErrorReply::fixed("ERR BITOP NOT must be called with a single source key.");
+pub(crate) const BITFIELD_TYPE: ErrorReply = ErrorReply::fixed(
+    "ERR Invalid bitfield type. Use something like i16 u8. Note that u64 is not supported but i64 is.",
+);
+pub(crate) const BITFIELD_OVERFLOW: ErrorReply = ErrorReply::fixed("ERR Invalid OVERFLOW type specified");
+pub(crate) const BITFIELD_READ_ONLY: ErrorReply =
+    ErrorReply::fixed("ERR BITFIELD_RO only supports the GET subcommand");
 pub(crate) const NO_SUCH_KEY: ErrorReply = ErrorReply::fixed("ERR no such key");
 pub(crate) const SAME_OBJECT: ErrorReply =
     ErrorReply::fixed("ERR source and destination objects are the same");

@@ -12,6 +12,7 @@
 //! ```
 
 use super::atomic_writes::AtomicWrites;
+use super::bit_operation::BitOperation;
 use super::edit::KeyEdit;
 use super::gather::KeyGather;
 use super::lcs_operation::LcsOperation;
@@ -41,6 +42,8 @@ pub(crate) enum RespOperation {
     Writes(AtomicWrites),
     /// A rename or copy of a key.
     Relocate(KeyRelocation),
+    /// A combination of the bits of several values.
+    Bits(Box<BitOperation>),
     /// A comparison of two values.
     Lcs(LcsOperation),
     /// A listing of a namespace's keys.
@@ -63,6 +66,7 @@ impl RespOperation {
             Self::Gather(operation) => operation.drive(context),
             Self::Writes(operation) => operation.drive(context),
             Self::Relocate(operation) => operation.drive(context),
+            Self::Bits(operation) => operation.drive(context),
             Self::Lcs(operation) => operation.drive(context),
             Self::Listing(operation) => operation.drive(context),
             Self::Sweep(operation) => operation.drive(context),
@@ -81,6 +85,7 @@ impl RespOperation {
             Self::Gather(operation) => operation.accept(part, completion, shared),
             Self::Writes(operation) => operation.accept(&completion),
             Self::Relocate(operation) => operation.accept(completion),
+            Self::Bits(operation) => operation.accept(part, completion),
             Self::Lcs(operation) => operation.accept(part, completion),
             Self::Listing(operation) => operation.accept(completion),
             Self::Sweep(operation) => operation.accept(&completion, shared),
@@ -99,6 +104,7 @@ impl RespOperation {
                 length(namespace, key)
             }
             Self::Lcs(operation) => operation.bytes_at_start(length),
+            Self::Bits(operation) => operation.bytes_at_start(length),
             _ => 0,
         }
     }

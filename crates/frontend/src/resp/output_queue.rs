@@ -90,6 +90,7 @@ impl OutputQueue {
             RespReply::Null => encoder.null(),
             RespReply::NullArray => encoder.null_array(),
             RespReply::Integer(value) => encoder.integer(value),
+            RespReply::Numbers(numbers) => encoder.numbers(&numbers),
             RespReply::Simple(text) => encoder.simple(text),
             RespReply::Error(failure) => encoder.error(&failure),
             RespReply::Bulk(bytes) if bytes.len() < SEGMENT_BYTES_MIN => {
@@ -300,6 +301,17 @@ impl<'a> ReplyEncoder<'a> {
 
     pub(crate) fn array(&mut self, length: usize) {
         self.header(b'*', length);
+    }
+
+    /// Writes an array of integers and nulls.
+    pub(crate) fn numbers(&mut self, numbers: &[Option<i64>]) {
+        self.array(numbers.len());
+        for number in numbers {
+            match number {
+                Some(number) => self.integer(*number),
+                None => self.null(),
+            }
+        }
     }
 
     pub(crate) fn set(&mut self, length: usize) {

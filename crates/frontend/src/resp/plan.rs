@@ -4,6 +4,9 @@
 //! client. This module submits nothing.
 
 use super::atomic_writes::AtomicWrites;
+use super::bit_operation::BitOperation;
+use super::bitfield::BitField;
+use super::bitmap;
 use super::bits;
 use super::change::KeyChange;
 use super::command_table::RespCommand;
@@ -79,6 +82,18 @@ pub(crate) fn plan(
         RespCommand::SetRange => Ok(edit(request, strings::set_range(request)?)),
         RespCommand::SetBit => set_bit(request),
         RespCommand::GetBit => get_bit(request),
+        RespCommand::BitCount => {
+            let range = bitmap::count_range(request)?;
+            Ok(read(request, 1, u32::MAX, ReplyForm::BitCount(range)))
+        }
+        RespCommand::BitPos => {
+            let (bit, range) = bitmap::position_range(request)?;
+            Ok(read(request, 1, u32::MAX, ReplyForm::BitPosition { bit, range }))
+        }
+        RespCommand::BitField => Ok(edit(request, KeyChange::BitField(BitField::parse(request)?))),
+        RespCommand::BitFieldRo => {
+            Ok(edit(request, KeyChange::BitField(BitField::parse_read_only(request)?)))
+        }
         RespCommand::Incr => Ok(edit(request, KeyChange::Increment(1))),
         RespCommand::Decr => Ok(edit(request, KeyChange::Increment(-1))),
         RespCommand::IncrBy => Ok(edit(request, KeyChange::Increment(request.integer(2)?))),
@@ -143,6 +158,7 @@ fn plan_exclusive(
                 if verb == RespCommand::MSetNx { WriteCondition::IfAbsent } else { WriteCondition::Always };
             RespOperation::Writes(AtomicWrites::parse(request, namespace, condition)?)
         }
+        RespCommand::BitOp => RespOperation::Bits(Box::new(BitOperation::parse(request, namespace)?)),
         RespCommand::Lcs => RespOperation::Lcs(LcsOperation::parse(request, namespace)?),
         RespCommand::Scan => RespOperation::Listing(KeyListing::scan(request, namespace)?),
         RespCommand::Keys => RespOperation::Listing(KeyListing::keys(namespace, request.bytes(1))),

@@ -24,6 +24,8 @@ pub(crate) enum RespReply {
     NullArray,
     /// An integer.
     Integer(i64),
+    /// An array of integers and nulls.
+    Numbers(Vec<Option<i64>>),
     /// A bulk string.
     Bulk(Vec<u8>),
     /// A simple string.
@@ -41,6 +43,7 @@ impl RespReply {
     pub(crate) fn value_bytes(&self) -> usize {
         match self {
             Self::Bulk(bytes) | Self::Encoded(bytes) => bytes.len(),
+            Self::Numbers(numbers) => size_of_val(&numbers[..]),
             Self::Parts(parts) => parts.iter().map(Self::value_bytes).sum(),
             Self::Ok | Self::Null | Self::NullArray | Self::Integer(_) | Self::Simple(_) | Self::Error(_) => {
                 0

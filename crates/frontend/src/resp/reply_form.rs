@@ -2,6 +2,7 @@
 //!
 //! Input: a [`SsdCompletion`] and the expected form of the reply. Output: the reply. Stateless.
 
+use super::bitmap::{self, BitRange};
 use super::errors;
 use super::output_queue::{ValueBuffers, decimal_signed};
 use super::reply::RespReply;
@@ -48,6 +49,15 @@ pub(crate) enum ReplyForm {
     Bit {
         /// Offset of the bit.
         offset: u64,
+    },
+    /// The number of set bits in a range.
+    BitCount(BitRange),
+    /// The position of the first bit of a range that has this value.
+    BitPosition {
+        /// The bit's value.
+        bit: bool,
+        /// The range.
+        range: BitRange,
     },
     /// The encoding that Redis would use for the value.
     Encoding,
@@ -101,6 +111,12 @@ impl ReplyForm {
             Self::Bit { offset } => {
                 let byte = usize::try_from(offset / 8).ok().and_then(|at| completion.sink.get(at)).copied();
                 RespReply::Integer(i64::from(byte.unwrap_or(0) >> (7 - offset % 8) & 1))
+            }
+            Self::BitCount(range) => RespReply::count(bitmap::count(&completion.sink, range)),
+            // A missing key is an endless row of zeroes.
+            Self::BitPosition { bit, .. } if !found => RespReply::Integer(if bit { -1 } else { 0 }),
+            Self::BitPosition { bit, range } => {
+                RespReply::Integer(bitmap::position(&completion.sink, bit, range))
             }
             Self::Encoding | Self::References | Self::Footprint { .. } if !found => RespReply::Null,
             Self::Encoding => RespReply::Bulk(encoding(&completion.sink, length).as_bytes().to_vec()),

@@ -156,6 +156,7 @@ pub(crate) fn append_reply(
         RespReply::Null => encoder.null(),
         RespReply::NullArray => encoder.null_array(),
         RespReply::Integer(value) => encoder.integer(value),
+        RespReply::Numbers(numbers) => encoder.numbers(&numbers),
         RespReply::Simple(text) => encoder.simple(text),
         RespReply::Error(failure) => encoder.error(&failure),
         RespReply::Bulk(bytes) => {

@@ -77,6 +77,30 @@ fn edits_stay_atomic_while_another_front_end_writes_the_same_keys() {
     }
 }
 
+#[test]
+fn bitop_loses_no_bit_that_another_client_sets_in_its_source() {
+    for seed in 0..4 {
+        eprintln!("seed {seed}");
+        let node = TestNode::start(seed, if seed % 2 == 0 { 4 } else { 4_000 });
+        let mut wires: Vec<_> = (0..8).map(|_| node.connect()).collect();
+        wires[0].call_line("SETBIT one 0 1");
+        for (client, wire) in wires.iter_mut().enumerate() {
+            for round in 0..40 {
+                wire.send(&match client {
+                    0..4 => encode(&[b"SETBIT", b"bits", (client * 40 + round).to_string().as_bytes(), b"1"]),
+                    _ => encode(&[b"BITOP", b"OR", b"bits", b"one", b"bits"]),
+                });
+            }
+        }
+        for wire in &mut wires {
+            for _ in 0..40 {
+                assert!(matches!(wire.receive(), RespValue::Integer(_)), "seed {seed}");
+            }
+        }
+        assert_eq!(wires[0].call_line("BITCOUNT bits"), RespValue::Integer(160), "seed {seed}");
+    }
+}
+
 /// Arguments that are valid for some commands and invalid for most.
 const ODD: &str = "k k 0 -1 1 3 9223372036854775807 -9223372036854775808 1e400 nan * [ \u{ff}\0\r\n EX PX NX GET KEEPTTL COUNT \
     MATCH IDX LEN DB REPLACE USAGE ENCODING ID LIST INFO SET timeout DOCS help SETNAME AUTH 16777216 134217727";

@@ -3,6 +3,7 @@
 #![expect(clippy::print_stderr, reason = "a seeded test prints its seed")]
 
 mod behaviour;
+mod bit_differences;
 mod clients;
 mod differential;
 mod harness;
