@@ -24,6 +24,12 @@ pub trait CoreWork {
         None
     }
 
+    /// Returns true if there are keys that have expired and are not removed yet.
+    fn is_expiring(&self, wall: UnixMillis) -> bool {
+        let _ = wall;
+        false
+    }
+
     /// Returns the trace of the last sampled request.
     fn trace(&self) -> Option<RequestTrace> {
         None
@@ -124,6 +130,10 @@ impl<M: Media> CoreWork for SsdDevice<M> {
             .next_expiry()
             .map(|at| now.after(Nanos::from_millis(at.0.saturating_sub(wall.0).min(EXPIRY_MS_MAX))));
         Self::next_deadline(self).into_iter().chain(expiry).min()
+    }
+
+    fn is_expiring(&self, wall: UnixMillis) -> bool {
+        Self::is_expiring(self, wall)
     }
 
     fn wake_descriptor(&self) -> Option<BorrowedFd<'_>> {

@@ -33,6 +33,7 @@ mod help;
 mod increment;
 mod info;
 mod inline;
+mod key_count;
 mod large_writes;
 mod lcs;
 mod lcs_operation;
@@ -70,7 +71,9 @@ mod transaction_step;
 mod transaction_view;
 mod turn;
 mod turn_share;
+mod wall_estimate;
 mod watch;
+mod wide_integer;
 mod wrong_passwords;
 
 pub use config::{RespConfig, RespError};
@@ -179,6 +182,7 @@ impl RespFrontEnd {
                 started_wall: UnixMillis::default(),
                 now: Nanos::ZERO,
                 wall: UnixMillis::default(),
+                wall_estimate: wall_estimate::WallEstimate::default(),
                 last_save: UnixMillis::default(),
                 stall_warned_at: None,
                 http_warned_at: None,
@@ -251,6 +255,7 @@ impl RespFrontEnd {
         self.shared.now = now;
         self.shared.wall = wall;
         self.shared.turn += 1;
+        self.shared.wall_estimate.update(now, wall);
         if !self.started {
             self.started = true;
             self.shared.started = now;

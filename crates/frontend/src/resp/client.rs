@@ -11,6 +11,7 @@ use super::parser::integer;
 use super::reply::{RespReply, RespVersion};
 use super::request::RespRequest;
 use super::state::RespState;
+use headwater_host::clock::Nanos;
 use std::fmt::Write as _;
 
 /// Returns a client's name if it has only characters that CLIENT LIST can show.
@@ -97,15 +98,15 @@ fn reply_mode(request: &RespRequest<'_>, connection: &mut RespConnection) -> Res
 fn set_info(request: &RespRequest<'_>, connection: &mut RespConnection) -> Result<RespReply, ErrorReply> {
     let value = request.arg(3);
     if !value.iter().all(|byte| (b'!'..=b'~').contains(byte)) {
-        let text = format!("ERR {} cannot contain spaces, newlines or special characters.", request.text(2));
-        return Err(ErrorReply::formatted(text));
+        let text = " cannot contain spaces, newlines or special characters.";
+        return Err(ErrorReply::quoting("ERR ", request.arg(2), text));
     }
     if request.arg_is(2, "lib-name") {
         connection.identity.library = value.to_vec();
     } else if request.arg_is(2, "lib-ver") {
         connection.identity.library_version = value.to_vec();
     } else {
-        return Err(ErrorReply::formatted(format!("ERR Unrecognized option '{}'", request.text(2))));
+        return Err(ErrorReply::quoting("ERR Unrecognized option '", request.arg(2), "'"));
     }
     Ok(RespReply::Ok)
 }
@@ -128,7 +129,7 @@ fn flags(connection: &RespConnection) -> &'static str {
 
 fn info_line(connection: &RespConnection, shared: &RespState) -> String {
     let identity = &connection.identity;
-    let seconds = |since: headwater_host::clock::Nanos| shared.now.since(since).0 / 1_000_000_000;
+    let seconds = |since: Nanos| shared.now.since(since).0 / 1_000_000_000;
     let mut text = String::new();
     // Writing to a string cannot fail.
     let _ = writeln!(
@@ -163,11 +164,7 @@ fn list(
 ) -> Result<RespReply, ErrorReply> {
     let mut wanted: Option<Vec<u64>> = None;
     if request.len() == 4 && request.arg_is(2, "type") {
-        if !request.arg_is(3, "normal") {
-            let known = ["master", "replica", "slave", "pubsub"].iter().any(|word| request.arg_is(3, word));
-            if !known {
-                return Err(ErrorReply::formatted(format!("ERR Unknown client type '{}'", request.text(3))));
-            }
+        if !is_normal(request.arg(3))? {
             wanted = Some(Vec::new());
         }
     } else if request.len() > 3 && request.arg_is(2, "id") {
@@ -179,12 +176,29 @@ fn list(
         return Err(errors::SYNTAX);
     }
     let mut text = String::new();
-    for other in clients.iter().chain([connection]).filter(|other| other.socket.is_some()) {
+    for other in clients.iter().chain([connection]).filter(|other| is_alive(other)) {
         if wanted.as_ref().is_none_or(|wanted| wanted.contains(&other.identity.id)) {
             text.push_str(&info_line(other, shared));
         }
     }
     Ok(verbatim_reply(&text, connection.protocol))
+}
+
+/// Returns true if the client type is that of this node's clients.
+///
+/// # Errors
+/// There is no such type.
+fn is_normal(kind: &[u8]) -> Result<bool, ErrorReply> {
+    let is = |word: &str| kind.eq_ignore_ascii_case(word.as_bytes());
+    if !["normal", "master", "replica", "slave", "pubsub"].into_iter().any(is) {
+        return Err(ErrorReply::quoting("ERR Unknown client type '", kind, "'"));
+    }
+    Ok(is("normal"))
+}
+
+/// Returns true if a connection is neither closed nor killed.
+fn is_alive(connection: &RespConnection) -> bool {
+    connection.socket.is_some() && connection.life != ConnectionLife::Dead
 }
 
 /// The filter of CLIENT KILL.
@@ -195,10 +209,12 @@ struct KillFilter {
     local: Option<Vec<u8>>,
     skip_me: bool,
     other_type: bool,
+    /// The least age in seconds.
+    age_min: u64,
 }
 
 impl KillFilter {
-    fn matches(&self, connection: &RespConnection) -> bool {
+    fn matches(&self, connection: &RespConnection, now: Nanos) -> bool {
         let same = |wanted: &Option<Vec<u8>>, text: &str| {
             wanted.as_ref().is_none_or(|wanted| wanted.as_slice() == text.as_bytes())
         };
@@ -206,7 +222,8 @@ impl KillFilter {
             && same(&self.address, &connection.identity.address)
             && same(&self.local, &connection.identity.local)
             && !self.other_type
-            && connection.socket.is_some()
+            && now.since(connection.identity.created).0 / 1_000_000_000 >= self.age_min
+            && is_alive(connection)
     }
 }
 
@@ -223,12 +240,13 @@ fn kill(
         filter(request)?
     };
     let mut killed = 0;
-    for other in clients.iter_mut().filter(|other| filter.matches(other)) {
+    let now = shared.now;
+    for other in clients.iter_mut().filter(|other| filter.matches(other, now)) {
         other.life = ConnectionLife::Dead;
         shared.dirty.push_back(other.index);
         killed += 1;
     }
-    if filter.matches(connection) && (by_address || !filter.skip_me) {
+    if filter.matches(connection, now) && (by_address || !filter.skip_me) {
         connection.life = ConnectionLife::Closing;
         killed += 1;
     }
@@ -253,8 +271,17 @@ fn filter(request: &RespRequest<'_>) -> Result<KillFilter, ErrorReply> {
             }
             b"addr" => filter.address = Some(value.to_vec()),
             b"laddr" => filter.local = Some(value.to_vec()),
-            b"user" => filter.other_type |= value != b"default",
-            b"type" => filter.other_type |= !value.eq_ignore_ascii_case(b"normal"),
+            b"user" if value != b"default" => {
+                return Err(ErrorReply::quoting("ERR No such user '", value, "'"));
+            }
+            b"user" => {}
+            b"type" => filter.other_type |= !is_normal(value)?,
+            b"maxage" => {
+                let age = integer(value);
+                let age = age.ok_or(ErrorReply::fixed("ERR maxage is not an integer or out of range"))?;
+                let age = u64::try_from(age).ok().filter(|&age| age > 0);
+                filter.age_min = age.ok_or(ErrorReply::fixed("ERR maxage should be greater than 0"))?;
+            }
             b"skipme" if value.eq_ignore_ascii_case(b"yes") => filter.skip_me = true,
             b"skipme" if value.eq_ignore_ascii_case(b"no") => filter.skip_me = false,
             _ => return Err(errors::SYNTAX),

@@ -1,13 +1,20 @@
 //! The arithmetic of INCRBYFLOAT: 80-bit floating point, as Redis uses on x86.
 //!
-//! Input: two numbers as text. Output: their sum, rounded to a mantissa of 64 bits and printed with seventeen decimal
-//! places without trailing zeros, digit for digit as Redis. Numbers of more than 38 digits or of very large or small
-//! magnitude fall back to 64-bit floating point.
+//! Input: two numbers as text, decimal or hexadecimal. Output: their sum, rounded to a mantissa of 64 bits and printed with
+//! seventeen decimal places without trailing zeros, digit for digit as Redis.
 
 use super::errors::{self, ErrorReply};
+use super::wide_integer::WideInteger;
+use headwater_host::width::narrow;
 
 /// Ten to the power of the printed decimal places.
 const ONE: u128 = 100_000_000_000_000_000;
+/// Most bytes of a number's text, as in Redis.
+const TEXT_BYTES_MAX: usize = 5 * 1024 - 1;
+/// The largest power of two of a mantissa.
+const EXPONENT_MAX: i32 = 16_383 - 63;
+/// The smallest power of two of a mantissa's highest bit that does not become zero.
+const TOP_BIT_MIN: i32 = -16_446;
 const MANTISSA_BITS: u32 = 64;
 
 /// A number as sign, mantissa with its highest bit set (or zero), and power of two.
@@ -18,20 +25,31 @@ struct ExtendedFloat {
     exponent: i32,
 }
 
+/// A number as its text says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ParsedFloat {
+    Finite(ExtendedFloat),
+    Infinite,
+}
+
 /// Adds two numbers.
 ///
 /// # Errors
 /// When one is not a number or the sum is not finite.
 pub(crate) fn add(left: &[u8], right: &[u8]) -> Result<String, ErrorReply> {
-    let (left_float, right_float) = (float(left)?, float(right)?);
-    if !(left_float + right_float).is_finite() {
+    let (ParsedFloat::Finite(left), ParsedFloat::Finite(right)) = (parse(left)?, parse(right)?) else {
         return Err(errors::NOT_FINITE);
-    }
-    let sum = match (parse(left), parse(right)) {
-        (Some(left), Some(right)) => sum(left, right).and_then(print),
-        _ => None,
     };
-    Ok(trim(&sum.unwrap_or_else(|| format!("{:.17}", left_float + right_float))))
+    let sum = sum(left, right).filter(|sum| sum.exponent <= EXPONENT_MAX).ok_or(errors::NOT_FINITE)?;
+    Ok(trim(&print(sum)))
+}
+
+/// Checks that a text is a number.
+///
+/// # Errors
+/// When it is not, or when it is out of range.
+pub(crate) fn check(text: &[u8]) -> Result<(), ErrorReply> {
+    parse(text).map(drop)
 }
 
 fn trim(printed: &str) -> String {
@@ -39,87 +57,128 @@ fn trim(printed: &str) -> String {
     if trimmed == "-0" { "0".to_owned() } else { trimmed.to_owned() }
 }
 
-/// Parses a text as a 64-bit floating-point number.
-///
-/// # Errors
-/// When the text is not a number.
-pub(crate) fn float(text: &[u8]) -> Result<f64, ErrorReply> {
-    let text = std::str::from_utf8(text).map_err(|_| errors::NOT_A_FLOAT)?;
-    let value: f64 = text.parse().map_err(|_| errors::NOT_A_FLOAT)?;
-    if value.is_nan() { Err(errors::NOT_A_FLOAT) } else { Ok(value) }
-}
-
-/// Parses a number whose digits fit 128 bits.
-fn parse(text: &[u8]) -> Option<ExtendedFloat> {
-    let (negative, text) = match text {
+/// Parses a number as the C function `strtold` does, without leading space.
+fn parse(text: &[u8]) -> Result<ParsedFloat, ErrorReply> {
+    let (negative, digits) = match text {
         [b'-', rest @ ..] => (true, rest),
         [b'+', rest @ ..] => (false, rest),
         rest => (false, rest),
     };
-    let split = text.iter().position(|byte| matches!(byte, b'e' | b'E')).unwrap_or(text.len());
-    let mut power: i32 = match text.get(split + 1..) {
-        Some(digits) => std::str::from_utf8(digits).ok()?.parse().ok()?,
+    if text.len() > TEXT_BYTES_MAX {
+        return Err(errors::NOT_A_FLOAT);
+    }
+    if digits.eq_ignore_ascii_case(b"inf") || digits.eq_ignore_ascii_case(b"infinity") {
+        return Ok(ParsedFloat::Infinite);
+    }
+    let finite = match digits {
+        [b'0', b'x' | b'X', rest @ ..] => parse_digits(rest, 16).and_then(|parsed| parsed.binary(negative)),
+        _ => parse_digits(digits, 10).and_then(|parsed| parsed.decimal(negative)),
+    };
+    let in_range = |parsed: &ExtendedFloat| {
+        parsed.mantissa == 0 || (parsed.exponent <= EXPONENT_MAX && parsed.exponent + 63 >= TOP_BIT_MIN)
+    };
+    finite.filter(in_range).map(ParsedFloat::Finite).ok_or(errors::NOT_A_FLOAT)
+}
+
+/// The digits of a number without its point, the number of digits behind that, and the exponent that was given.
+#[derive(Debug)]
+struct FloatDigits {
+    digits: WideInteger,
+    places: i32,
+    exponent: i32,
+}
+
+fn parse_digits(text: &[u8], base: u32) -> Option<FloatDigits> {
+    let mark = if base == 16 { b'p' } else { b'e' };
+    let split = text.iter().position(|byte| byte.to_ascii_lowercase() == mark).unwrap_or(text.len());
+    let exponent = match text.get(split + 1..) {
+        Some(exponent) => parse_exponent(exponent)?,
         None => 0,
     };
-    let mut digits: u128 = 0;
-    let mut point = false;
+    let mut parsed = FloatDigits { digits: WideInteger::default(), places: 0, exponent };
+    let (mut point, mut any) = (false, false);
     for &byte in &text[..split] {
-        match byte {
-            b'.' if !point => point = true,
-            b'0'..=b'9' => {
-                digits = digits.checked_mul(10)?.checked_add(u128::from(byte - b'0'))?;
-                power = power.checked_sub(i32::from(point))?;
-            }
-            _ => return None,
+        if byte == b'.' && !point {
+            point = true;
+            continue;
         }
-    }
-    let scale = 10_u128.checked_pow(power.unsigned_abs())?;
-    if power >= 0 {
-        nearest_quotient(negative, digits.checked_mul(scale)?, 1)
-    } else {
-        nearest_quotient(negative, digits, scale)
-    }
-}
-
-/// Returns the number nearest to a fraction.
-fn nearest_quotient(negative: bool, numerator: u128, denominator: u128) -> Option<ExtendedFloat> {
-    if numerator == 0 {
-        return Some(ExtendedFloat { negative, mantissa: 0, exponent: 0 });
-    }
-    // The shift that leaves 64 bits before the binary point; the first estimate may be one too high.
-    let bits = |value: u128| (u128::BITS - value.leading_zeros()).cast_signed();
-    let mut shift = 64 - bits(numerator) + bits(denominator);
-    loop {
-        let amount = shift.unsigned_abs();
-        let (top, bottom) = if shift >= 0 {
-            (checked_shift_left(numerator, amount), Some(denominator))
+        let digit = char::from(byte).to_digit(base)?;
+        any = true;
+        parsed.places += i32::from(point);
+        if parsed.digits.is_zero() {
+            parsed.digits = WideInteger::new(digit);
         } else {
-            (Some(numerator), checked_shift_left(denominator, amount))
-        };
-        let (Some(top), Some(bottom)) = (top, bottom) else {
-            shift -= 1;
-            // Only one lower shift can be right; below that the numbers are out of range.
-            if shift < 63 - bits(numerator) + bits(denominator) {
-                return None;
-            }
-            continue;
-        };
-        let whole = top / bottom;
-        if whole >> MANTISSA_BITS != 0 {
-            shift -= 1;
-            continue;
+            parsed.digits.multiply_add(base, digit);
         }
-        let rest = top % bottom;
-        let up = rest > bottom - rest || (rest == bottom - rest && whole & 1 == 1);
-        return normalized(negative, whole + u128::from(up), -shift);
+    }
+    any.then_some(parsed)
+}
+
+/// Parses an exponent; one that is out of every range is shortened.
+fn parse_exponent(text: &[u8]) -> Option<i32> {
+    let (sign, digits) = match text {
+        [b'-', digits @ ..] => (-1, digits),
+        [b'+', digits @ ..] => (1, digits),
+        digits => (1, digits),
+    };
+    if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    let limit = 100_000_i32;
+    let value = digits.iter().fold(0, |value: i32, digit| (value * 10 + i32::from(digit - b'0')).min(limit));
+    Some(sign * value)
+}
+
+impl FloatDigits {
+    /// Returns the nearest number; `None` if it is far out of range.
+    fn decimal(self, negative: bool) -> Option<ExtendedFloat> {
+        let power = self.exponent - self.places;
+        // The logarithm to the base ten of two is about 0.3.
+        let magnitude = power + narrow::<u32, i32>(self.digits.bits()) * 3 / 10;
+        if !self.digits.is_zero() && !(-5_000..5_000).contains(&magnitude) {
+            return None;
+        }
+        if self.digits.is_zero() {
+            return Some(ExtendedFloat { negative, mantissa: 0, exponent: 0 });
+        }
+        let ten_to = |mut number: WideInteger, power: u32| {
+            (0..power / 9).for_each(|_| number.multiply_add(1_000_000_000, 0));
+            (0..power % 9).for_each(|_| number.multiply_add(10, 0));
+            number
+        };
+        if power >= 0 {
+            let numerator = ten_to(self.digits, power.unsigned_abs());
+            nearest_quotient(negative, &numerator, &WideInteger::new(1))
+        } else {
+            nearest_quotient(negative, &self.digits, &ten_to(WideInteger::new(1), power.unsigned_abs()))
+        }
+    }
+
+    /// Returns the nearest number whose digits are hexadecimal and whose exponent is of two.
+    fn binary(self, negative: bool) -> Option<ExtendedFloat> {
+        if self.digits.is_zero() {
+            return Some(ExtendedFloat { negative, mantissa: 0, exponent: 0 });
+        }
+        let nearest = nearest_quotient(negative, &self.digits, &WideInteger::new(1))?;
+        Some(ExtendedFloat { exponent: nearest.exponent + self.exponent - 4 * self.places, ..nearest })
     }
 }
 
-/// Shifts left; `None` if bits would be lost.
-fn checked_shift_left(value: u128, amount: u32) -> Option<u128> {
-    (amount < value.leading_zeros() + u32::from(value == 0))
-        .then(|| value << amount)
-        .or_else(|| (amount == value.leading_zeros() && amount < u128::BITS).then(|| value << amount))
+/// Returns the number nearest to a fraction above zero.
+fn nearest_quotient(
+    negative: bool,
+    numerator: &WideInteger,
+    denominator: &WideInteger,
+) -> Option<ExtendedFloat> {
+    // The shift that leaves 65 or 66 bits before the binary point.
+    let shift = 65 + narrow::<u32, i32>(denominator.bits()) - narrow::<u32, i32>(numerator.bits());
+    let (quotient, has_rest) = if shift >= 0 {
+        numerator.shifted(shift.unsigned_abs()).divide(denominator)
+    } else {
+        numerator.clone().divide(&denominator.shifted(shift.unsigned_abs()))
+    };
+    // One more bit says that the exact number is above the quotient.
+    normalized(negative, quotient << 1 | u128::from(has_rest), -shift - 1)
 }
 
 /// Normalizes a mantissa of any width; excess bits round to nearest, ties to even.
@@ -167,16 +226,22 @@ fn sum(left: ExtendedFloat, right: ExtendedFloat) -> Option<ExtendedFloat> {
 }
 
 /// Prints a number with seventeen decimal places, exactly rounded.
-fn print(value: ExtendedFloat) -> Option<String> {
+fn print(value: ExtendedFloat) -> String {
     let sign = if value.negative { "-" } else { "" };
     let mantissa = u128::from(value.mantissa);
     if value.exponent >= 0 {
-        let whole = checked_shift_left(mantissa, value.exponent.unsigned_abs())?;
-        return Some(format!("{sign}{whole}.0"));
+        let mut whole = WideInteger::new(narrow(value.mantissa >> 32)).shifted(32);
+        let low = narrow(value.mantissa & u64::from(u32::MAX));
+        if whole.is_zero() {
+            whole = WideInteger::new(low);
+        } else {
+            whole.multiply_add(1, low);
+        }
+        return format!("{sign}{}.0", whole.shifted(value.exponent.unsigned_abs()).decimal());
     }
     let places = value.exponent.unsigned_abs();
     if places >= 127 {
-        return Some(format!("{sign}0.0"));
+        return format!("{sign}0.0");
     }
     let mut whole = mantissa >> places;
     let product = (mantissa & ((1 << places) - 1)) * ONE;
@@ -186,7 +251,7 @@ fn print(value: ExtendedFloat) -> Option<String> {
         whole += 1;
         fraction = 0;
     }
-    Some(format!("{sign}{whole}.{fraction:017}"))
+    format!("{sign}{whole}.{fraction:017}")
 }
 
 #[cfg(test)]
@@ -206,6 +271,14 @@ mod tests {
             ("1e18", "0.5", "1000000000000000000.5"),
             ("-1.5", "1.5", "0"),
             ("1e-10", "0", "0.0000000001"),
+            ("1e40", "1", "9999999999999999999783686092270256259072"),
+            ("0x1.8p3", "0x10", "28"),
+            ("-0", "0", "0"),
+            (".5", "5.", "5.5"),
+            ("1e-4000", "0", "0"),
+            ("0e99999", "1", "1"),
+            ("1e-17", "0", "0.00000000000000001"),
+            ("0", "123456789012345678901234567890", "123456789012345678899921813504"),
         ] {
             assert_eq!(add(left.as_bytes(), right.as_bytes()).unwrap(), sum);
         }
@@ -214,9 +287,13 @@ mod tests {
 
     #[test]
     fn text_that_is_not_a_number_is_refused() {
-        for text in [&b"abc"[..], b"", b" 1", b"nan", b"\xff"] {
-            assert_eq!(add(text, b"1"), Err(errors::NOT_A_FLOAT));
+        let wrong = "abc| 1|1 |nan|nan(1)|1e|e1|.|+|-|1_0|0x|0xp1|1.2.3|1e1e1|1e5000|-1e5000|1e-5000|1e999999999999|1\0|1p1";
+        for text in wrong.split('|').map(str::as_bytes).chain([&b""[..], b"\xff", &[b'1'; 5120]]) {
+            assert_eq!(add(text, b"1"), Err(errors::NOT_A_FLOAT), "{}", String::from_utf8_lossy(text));
         }
-        assert_eq!(add(b"inf", b"1"), Err(errors::NOT_FINITE));
+        for text in ["inf", "-inf", "+Infinity", "INF"] {
+            assert_eq!(add(text.as_bytes(), b"1"), Err(errors::NOT_FINITE));
+        }
+        assert_eq!(add(b"1e4932", b"1e4932"), Err(errors::NOT_FINITE));
     }
 }

@@ -148,7 +148,8 @@ impl<S: CoreDevice> TurnContext<'_, S> {
             }
             self.shared.count_rejected(None);
             let arguments = (1..request.len()).map(|at| request.arg(at));
-            let failure = errors::unknown_command(request.arg(0), arguments);
+            let failure = errors::no_scripts(request.arg(0))
+                .unwrap_or_else(|| errors::unknown_command(request.arg(0), arguments));
             let failure = self.refuse_transaction(connection, None, failure);
             connection.answer_uncounted(failure.into(), self.shared);
             return RespOutcome::Taken;

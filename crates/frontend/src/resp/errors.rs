@@ -7,19 +7,29 @@ use headwater_nvme::spec::status::Status;
 use headwater_ssd::limits::{BATCH_BYTES_MAX, BATCH_WRITES_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use std::borrow::Cow;
 
-/// The text of an error reply.
+/// The text of an error reply: bytes, because it may repeat an argument as the client sent it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ErrorReply(pub(crate) Cow<'static, str>);
+pub(crate) struct ErrorReply(Cow<'static, [u8]>);
 
 impl ErrorReply {
     /// Creates an error with a constant text.
     pub(crate) const fn fixed(text: &'static str) -> Self {
-        Self(Cow::Borrowed(text))
+        Self(Cow::Borrowed(text.as_bytes()))
     }
 
     /// Creates an error with a formatted text.
     pub(crate) fn formatted(text: String) -> Self {
-        Self(Cow::Owned(text))
+        Self(Cow::Owned(text.into_bytes()))
+    }
+
+    /// Creates an error that repeats an argument, up to a zero byte, between two texts.
+    pub(crate) fn quoting(before: &str, argument: &[u8], after: &str) -> Self {
+        Self(Cow::Owned([before.as_bytes(), c_string(argument), after.as_bytes()].concat()))
+    }
+
+    /// Returns the text.
+    pub(crate) fn text(&self) -> &[u8] {
+        &self.0
     }
 }
 
@@ -89,12 +99,26 @@ pub(crate) fn unknown_command<'a>(name: &[u8], arguments: impl Iterator<Item = &
         shown.extend_from_slice(&argument[..argument.len().min(room)]);
         shown.extend_from_slice(b"' ");
     }
-    let name = c_string(name);
-    ErrorReply::formatted(format!(
-        "ERR unknown command '{}', with args beginning with: {}",
-        String::from_utf8_lossy(&name[..name.len().min(128)]),
-        String::from_utf8_lossy(&shown)
-    ))
+    let after = b"', with args beginning with: ";
+    let text = [&b"ERR unknown command '"[..], shortened(name), after, &shown].concat();
+    ErrorReply(Cow::Owned(text))
+}
+
+/// Returns the error for a command that would run a script or a function; `None` for any other command.
+pub(crate) fn no_scripts(name: &[u8]) -> Option<ErrorReply> {
+    const NAMES: [&str; 8] =
+        ["eval", "evalsha", "eval_ro", "evalsha_ro", "script", "function", "fcall", "fcall_ro"];
+    let known = NAMES.iter().any(|known| name.eq_ignore_ascii_case(known.as_bytes()));
+    known.then(|| {
+        let after = "': scripts and functions are not supported; use MULTI and EXEC, with WATCH where a value decides";
+        ErrorReply::quoting("ERR unknown command '", name, after)
+    })
+}
+
+/// Returns an argument up to a zero byte, and at most the 128 bytes that Redis shows.
+fn shortened(bytes: &[u8]) -> &[u8] {
+    let bytes = c_string(bytes);
+    &bytes[..bytes.len().min(128)]
 }
 
 fn c_string(bytes: &[u8]) -> &[u8] {
@@ -129,11 +153,7 @@ pub(crate) fn batch_too_large(bytes: usize, bytes_max: usize) -> ErrorReply {
 
 /// Returns the error for an unknown subcommand.
 pub(crate) fn unknown_subcommand(command: &str, subcommand: &[u8]) -> ErrorReply {
-    let subcommand = c_string(subcommand);
-    ErrorReply::formatted(format!(
-        "ERR unknown subcommand '{}'. Try {command} HELP.",
-        String::from_utf8_lossy(&subcommand[..subcommand.len().min(128)])
-    ))
+    ErrorReply::quoting("ERR unknown subcommand '", shortened(subcommand), &format!("'. Try {command} HELP."))
 }
 
 /// Returns the error for a time to live that is not positive or out of range.

@@ -97,8 +97,7 @@ impl ExpireCondition {
                 b"gt" => GT,
                 b"lt" => LT,
                 _ => {
-                    let text = format!("ERR Unsupported option {}", request.text(at));
-                    return Err(ErrorReply::formatted(text));
+                    return Err(ErrorReply::quoting("ERR Unsupported option ", request.arg(at), ""));
                 }
             };
         }

@@ -10,7 +10,8 @@ const CLIENT: &[&str] = &[
     "GETNAME: the name of this connection",
     "ID: the number of this connection",
     "INFO: this connection in one line",
-    "KILL <address> | ID <id> | ADDR <address> | LADDR <address> | SKIPME yes|no ...: close connections",
+    "KILL <address> | ID <id> | ADDR <address> | LADDR <address> | TYPE <type> | USER <user> | MAXAGE <seconds> | SKIPME yes|no \
+     ...: close connections",
     "LIST [TYPE normal] [ID <id> ...]: all connections, a line each",
     "NO-EVICT on|off: accepted; shown by CLIENT LIST",
     "REPLY on|off|skip: send or suppress replies on this connection",

@@ -57,6 +57,23 @@ enum ListingStep {
     Done,
 }
 
+/// Parses a cursor as Redis does, with the C function `strtoul`: a sign is allowed, no digits are zero, and the text ends at
+/// a zero byte.
+fn parse_cursor(text: &[u8]) -> Option<u64> {
+    let text = text.split(|&byte| byte == 0).next()?;
+    let (negative, digits) = match text {
+        [] => return Some(0),
+        [b'-', digits @ ..] => (true, digits),
+        [b'+', digits @ ..] => (false, digits),
+        digits => (false, digits),
+    };
+    if !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    let cursor: u64 = std::str::from_utf8(digits).ok()?.parse().ok()?;
+    Some(if negative { cursor.wrapping_neg() } else { cursor })
+}
+
 /// A listing of a namespace's keys.
 #[derive(Debug)]
 pub(crate) struct KeyListing {
@@ -89,7 +106,7 @@ pub(crate) struct KeyListing {
 impl KeyListing {
     /// Parses SCAN's arguments.
     pub(crate) fn scan(request: &RespRequest<'_>, namespace: NamespaceId) -> Result<Self, ErrorReply> {
-        let cursor = std::str::from_utf8(request.arg(1)).ok().and_then(|text| text.parse().ok());
+        let cursor = parse_cursor(request.arg(1));
         let mut listing = Self::new(namespace, ListingPurpose::Scan, SCAN_KEYS);
         listing.from = ListPosition(cursor.ok_or(errors::CURSOR)?);
         for at in (2..request.len()).step_by(2) {

@@ -15,6 +15,7 @@ use super::atomic_writes::AtomicWrites;
 use super::bit_operation::BitOperation;
 use super::edit::KeyEdit;
 use super::gather::KeyGather;
+use super::key_count::KeyCount;
 use super::lcs_operation::LcsOperation;
 use super::listing::KeyListing;
 use super::locks::ClientIndex;
@@ -48,6 +49,8 @@ pub(crate) enum RespOperation {
     Lcs(LcsOperation),
     /// A listing of a namespace's keys.
     Listing(KeyListing),
+    /// A count of a namespace's keys.
+    Count(KeyCount),
     /// A clear or flush of whole namespaces.
     Sweep(NamespaceSweep),
     /// A watch of keys.
@@ -69,6 +72,7 @@ impl RespOperation {
             Self::Bits(operation) => operation.drive(context),
             Self::Lcs(operation) => operation.drive(context),
             Self::Listing(operation) => operation.drive(context),
+            Self::Count(operation) => operation.drive(context),
             Self::Sweep(operation) => operation.drive(context),
             Self::Watch(operation) => operation.drive(context),
             Self::Transaction(operation) => operation.drive(context),
@@ -91,7 +95,7 @@ impl RespOperation {
             Self::Sweep(operation) => operation.accept(&completion, shared),
             Self::Watch(operation) => operation.accept(part, &completion),
             Self::Transaction(operation) => operation.accept(part, completion, shared),
-            Self::Sleep(_) => {}
+            Self::Count(_) | Self::Sleep(_) => {}
         }
     }
 

@@ -240,8 +240,9 @@ impl<'a> ReplyEncoder<'a> {
 
     pub(crate) fn error(&mut self, failure: &ErrorReply) {
         self.out.push(b'-');
-        self.out
-            .extend(failure.0.bytes().map(|byte| if matches!(byte, b'\r' | b'\n') { b' ' } else { byte }));
+        self.out.extend(
+            failure.text().iter().map(|&byte| if matches!(byte, b'\r' | b'\n') { b' ' } else { byte }),
+        );
         self.line_end();
     }
 

@@ -13,6 +13,7 @@ use super::command_table::RespCommand;
 use super::errors::{self, ErrorReply};
 use super::expiry::{ExpireCondition, ExpiryArgument, TimeOrigin, TimeUnit};
 use super::gather::{KeyGather, KeyQuery};
+use super::key_count::KeyCount;
 use super::lcs_operation::LcsOperation;
 use super::listing::KeyListing;
 use super::locks::KeyAccess;
@@ -102,7 +103,7 @@ pub(crate) fn plan(
             Ok(edit(request, KeyChange::Increment(by)))
         }
         RespCommand::IncrByFloat => {
-            super::decimals::float(request.arg(2))?;
+            super::decimals::check(request.arg(2))?;
             Ok(edit(request, KeyChange::IncrementFloat(request.bytes(2))))
         }
         _ => plan_keys(verb, request, place),
@@ -163,6 +164,7 @@ fn plan_exclusive(
         RespCommand::Scan => RespOperation::Listing(KeyListing::scan(request, namespace)?),
         RespCommand::Keys => RespOperation::Listing(KeyListing::keys(namespace, request.bytes(1))),
         RespCommand::RandomKey => RespOperation::Listing(KeyListing::random(namespace, place.random)),
+        RespCommand::DbSize => RespOperation::Count(KeyCount::new(namespace, place.now)),
         RespCommand::Rename => relocate(request, namespace, RelocateKind::Rename),
         RespCommand::RenameNx => relocate(request, namespace, RelocateKind::RenameNew),
         RespCommand::Copy => copy(request, namespace)?,

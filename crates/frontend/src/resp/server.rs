@@ -26,10 +26,10 @@ pub(crate) fn answer(
     let mut encoder = ReplyEncoder::new(&mut out, protocol);
     match verb {
         RespCommand::Time => {
-            let wall = shared.wall.0;
+            let micros = shared.wall_estimate.micros(shared.now, shared.wall);
             encoder.array(2);
-            encoder.text(&(wall / 1_000).to_string());
-            encoder.text(&(wall % 1_000 * 1_000).to_string());
+            encoder.text(&(micros / 1_000_000).to_string());
+            encoder.text(&(micros % 1_000_000).to_string());
         }
         RespCommand::LastSave => encoder.count(shared.last_save.0 / 1_000),
         RespCommand::Command => command(request, &mut encoder)?,

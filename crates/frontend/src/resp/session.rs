@@ -41,10 +41,6 @@ pub(crate) fn answer<S: CoreDevice>(
             let (stats, clients) = (turn.device.stats(), turn.clients.len());
             Ok(info::answer(request, connection.protocol, turn.shared, &stats, clients))
         }
-        RespCommand::DbSize => {
-            let keys = turn.device.stats().keys[connection.namespace().index()];
-            Ok(RespReply::count(keys))
-        }
         RespCommand::Wait => {
             let (replicas, timeout) = (request.integer(1)?, request.integer(2));
             match timeout {
@@ -142,8 +138,7 @@ fn hello(
             name = Some(client::checked_name(request.arg(at + 1))?);
             at += 2;
         } else {
-            let text = format!("ERR Syntax error in HELLO option '{}'", request.text(at));
-            return Err(ErrorReply::formatted(text));
+            return Err(ErrorReply::quoting("ERR Syntax error in HELLO option '", request.arg(at), "'"));
         }
     }
     if !proved {

@@ -144,10 +144,8 @@ pub(crate) fn set(
 ) -> Result<(), ErrorReply> {
     for (at, (name, text)) in pairs.iter().enumerate() {
         let Some(known) = NAMES.iter().find(|known| name.eq_ignore_ascii_case(known.as_bytes())) else {
-            return Err(ErrorReply::formatted(format!(
-                "ERR Unknown option or number of arguments for CONFIG SET - '{}'",
-                String::from_utf8_lossy(name)
-            )));
+            let text = "ERR Unknown option or number of arguments for CONFIG SET - '";
+            return Err(ErrorReply::quoting(text, name, "'"));
         };
         if pairs[..at].iter().any(|(before, _)| before.eq_ignore_ascii_case(name)) {
             return Err(failed(known, "duplicate parameter"));

@@ -12,6 +12,7 @@ use super::reply_budget::ReplyBudget;
 use super::settings::RespSettings;
 use super::slowlog::SlowLog;
 use super::transaction_gate::{GateOpening, TransactionGate};
+use super::wall_estimate::WallEstimate;
 use super::wrong_passwords::WrongPasswords;
 use headwater_host::clock::{Nanos, UnixMillis};
 use headwater_ssd::command::{FrontEndId, NamespaceId};
@@ -127,6 +128,7 @@ pub(crate) struct RespState {
     pub(crate) started_wall: UnixMillis,
     pub(crate) now: Nanos,
     pub(crate) wall: UnixMillis,
+    pub(crate) wall_estimate: WallEstimate,
     pub(crate) last_save: UnixMillis,
     /// The last log line about a client that was closed because it received nothing.
     pub(crate) stall_warned_at: Option<Nanos>,

@@ -54,7 +54,10 @@ fn set_options(request: &RespRequest<'_>, wall: UnixMillis) -> Result<SetOptions
             (b"get", _) => get = true,
             (b"keepttl", _) if given.is_none() => keep = true,
             (word, _) => match ExpiryArgument::parse_option(word) {
-                Some(time) if given.is_none() && !keep && at + 1 < request.len() => {
+                // The same option may be given again; the last one counts.
+                Some(time)
+                    if given.is_none_or(|(before, _)| before == time) && !keep && at + 1 < request.len() =>
+                {
                     at += 1;
                     given = Some((time, at));
                 }
@@ -87,11 +90,27 @@ pub(crate) fn get_ex(request: &RespRequest<'_>, wall: UnixMillis) -> Result<Opti
     if request.len() == 2 {
         return Ok(None);
     }
-    let word = request.lower(2);
-    let expiry = match (ExpiryArgument::parse_option(&word), request.len()) {
-        (Some(given), 4) => given.parse_expiry(request, 3, wall, "getex"),
-        (None, 3) if word == b"persist" => Ok(RecordExpiry::Never),
-        _ => return Err(errors::SYNTAX),
+    let mut given: Option<(ExpiryArgument, usize)> = None;
+    let mut persist = false;
+    let mut at = 2;
+    while at < request.len() {
+        let word = request.lower(at);
+        match ExpiryArgument::parse_option(&word) {
+            // The same option may be given again; the last one counts.
+            Some(time)
+                if given.is_none_or(|(before, _)| before == time) && !persist && at + 1 < request.len() =>
+            {
+                at += 1;
+                given = Some((time, at));
+            }
+            None if word == b"persist" && given.is_none() => persist = true,
+            _ => return Err(errors::SYNTAX),
+        }
+        at += 1;
+    }
+    let expiry = match given {
+        Some((given, at)) => given.parse_expiry(request, at, wall, "getex"),
+        None => Ok(RecordExpiry::Never),
     };
     Ok(Some(KeyChange::Refresh(expiry)))
 }

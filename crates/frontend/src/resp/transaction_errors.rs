@@ -35,8 +35,8 @@ pub(crate) const NO_MEMORY: ErrorReply = ErrorReply::fixed(
 
 /// Returns the error of an EXEC that discards its transaction because of another error.
 pub(crate) fn exec_abort(cause: &ErrorReply) -> ErrorReply {
-    let cause = cause.0.strip_prefix("ERR ").unwrap_or(&cause.0);
-    ErrorReply::formatted(format!("EXECABORT Transaction discarded because of: {cause}"))
+    let cause = cause.text().strip_prefix(b"ERR ").unwrap_or(cause.text());
+    ErrorReply::quoting("EXECABORT Transaction discarded because of: ", cause, "")
 }
 
 /// Returns the error for a command that cannot be queued.

@@ -6,6 +6,7 @@ mod behaviour;
 mod bit_differences;
 mod clients;
 mod differential;
+mod edge_cases;
 mod harness;
 mod misbehaving_clients;
 mod model;

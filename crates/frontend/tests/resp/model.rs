@@ -341,6 +341,10 @@ impl KvDeviceModel {
     }
 }
 
+fn is_expired(record: &ModelRecord, wall: UnixMillis) -> bool {
+    record.expiry_ms != 0 && record.expiry_ms <= wall.0
+}
+
 fn owned(sink: ValueSink) -> Vec<u8> {
     match sink {
         ValueSink::Bytes(bytes) => bytes,
@@ -405,6 +409,10 @@ impl CoreDevice for KvDeviceModel {
 impl CoreWork for KvDeviceModel {
     fn poll(&mut self, _now: Nanos, wall: UnixMillis) -> bool {
         let moved = !self.queue.is_empty();
+        let expired = self.records.iter().find(|(_, record)| is_expired(record, wall));
+        if let Some(key) = expired.map(|(key, _)| key.clone()) {
+            self.records.remove(&key);
+        }
         for _ in 0..self.random.usize(1..=16) {
             let free: Vec<usize> = (0..self.queue.len()).filter(|&at| self.is_free(at)).collect();
             if free.is_empty() {
@@ -426,6 +434,10 @@ impl CoreWork for KvDeviceModel {
             self.ready.push_back(completion);
         }
         moved || !self.ready.is_empty()
+    }
+
+    fn is_expiring(&self, wall: UnixMillis) -> bool {
+        self.records.values().any(|record| is_expired(record, wall))
     }
 
     fn stats(&self) -> DeviceStats {

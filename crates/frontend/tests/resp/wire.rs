@@ -1,6 +1,7 @@
 //! A RESP client, and a thread that runs a front end over the model.
 
 use super::model::KvDeviceModel;
+use headwater_frontend::core_device::CoreWork as _;
 use headwater_frontend::resp::{RespConfig, RespFrontEnd};
 use headwater_host::clock::{Clock, Nanos, UnixMillis};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -123,7 +124,9 @@ impl TestNode {
                     draining = true;
                 }
                 let wall = UnixMillis(clock.wall().0 + their_ahead.load(Ordering::Relaxed));
-                if !front_end.poll(&mut model, clock.now(), wall) {
+                let moved = front_end.poll(&mut model, clock.now(), wall);
+                // The device has work of its own: the removal of expired keys.
+                if !(model.poll(clock.now(), wall) | moved) {
                     Clock::sleep(Nanos::from_micros(20));
                 }
             }

@@ -32,6 +32,12 @@ impl<M: Media> SsdDevice<M> {
         self.ftl.expiry().next_expiry_ms().map(UnixMillis)
     }
 
+    /// Returns true if there are keys that have expired and are not removed yet.
+    #[must_use]
+    pub fn is_expiring(&self, wall: UnixMillis) -> bool {
+        self.schedule.expiries_in_flight > 0 || self.next_expiry().is_some_and(|next| next <= wall)
+    }
+
     /// Returns a namespace's settings; `None` if hosts see no namespace under this number.
     #[must_use]
     pub fn namespace(&self, namespace: NamespaceId) -> Option<Namespace> {
