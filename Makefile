@@ -14,7 +14,7 @@ FIGURES_ARGS ?= --quick
 FUZZ_TARGETS := admin_command admission attach_message command_decode data_pointer resp media_recovery media_version2 superblock commit_record page_spare record_header config vfio_user tcp_target tcp_initiator psk_interchange nvme_driver
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: help run build test test-tools test-loom test-tls test-vm fio test-fio test-instructions swarm mutants tamper test-media soak proof lab figures fuzz header capi install-capi deny fmt clippy doc tidy check clean
+.PHONY: help run build test test-tools test-loom test-tls test-vm test-clients fio test-fio test-instructions swarm mutants tamper test-media soak proof lab figures fuzz header capi install-capi deny fmt clippy doc tidy check clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -55,6 +55,12 @@ test-vm: ## guests under QEMU, whose drivers use the device (VM_ARGS= names boot
 	cargo build --package headwater-nvme --example vfio_nvme
 	cargo build --package headwater --example device_blocks --example device_keys --example nvme_ng --example shared_ssd
 	python3 tests/vm/run.py --program $(TARGET_DIR)/debug/headwater --cache $(or $(HEADWATER_VM_CACHE),$(TARGET_DIR)/vm) $(VM_ARGS)
+
+# The suites of Redis come from the package archive of the installed redis-server, those of the caches from the package registry.
+test-clients: ## suites of Redis, Django's cache, dogpile and flask-caching, beside redis-server (SUITES="unit/multi django")
+	@.ci/packages redis-server=redis-server tclsh=tcl python3=python3
+	cargo build --package headwater-node
+	python3 tests/clients/run.py --program $(TARGET_DIR)/debug/headwater --cache $(TARGET_DIR)/clients $(SUITES)
 
 # Engines use fio's structs, so the source of the installed version is fetched from its package archive.
 fio: ## fio's engine for every device, target/fio/headwater.so (plugins/fio/README.md)
