@@ -38,7 +38,7 @@ class Boot:
         self.script = open(path, encoding="ascii").read()
         settings = re.findall(r"^#: *(\S+) *(.*)$", self.script, re.M)
         unknown = {key for key, _ in settings} - {"host", "vfio-user", "net", "tools", "modules", "memory", "timeout", "kernel", "reboots", "iommu",
-                                               "device", "drive", "example", "built", "nodes", "distance", "headwater", "memory-file"}
+                                               "device", "drive", "example", "built", "nodes", "distance", "headwater", "memory-kind"}
         if unknown:
             raise SystemExit(f"{path}: unknown keys {', '.join(sorted(unknown))}; tests/vm/README.md lists the known ones")
         self.every = lambda key: [value for name, value in settings if name == key]
@@ -143,12 +143,24 @@ def first_files(boot, system, program):
     return files.done()
 
 
+# What QEMU takes the guest's memory from: a memfd that it seals against shrinking, and two kinds that can shrink.
+MEMORY_KINDS = {"memfd": "memfd", "file": "file,mem-path=/dev/shm", "huge-pages": "memfd,hugetlb=on,hugetlbsize=2M,seal=off"}
+
+
+def lacks_huge_pages(boot):
+    """Returns why the boot cannot run, if its memory consists of more huge pages than are free."""
+    if boot.one("memory-kind", "memfd") != "huge-pages":
+        return None
+    wanted, pages = int(boot.one("memory", "512")) // 2, "/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages"
+    free = int(open(pages).read()) if os.path.exists(pages) else 0
+    return f"{free} of {wanted} huge pages are free; echo {wanted} > /proc/sys/vm/nr_hugepages" if free < wanted else None
+
+
 def memory_nodes(boot, sizes):
     line = []
     for node, size in enumerate(sizes):
         cpus = f"cpus={node}," if len(sizes) > 1 else ""
-        kind = "file,mem-path=/dev/shm" if boot.every("memory-file") else "memfd"
-        line += ["-object", f"memory-backend-{kind},id=ram{node},share=on,size={size}M",
+        line += ["-object", f"memory-backend-{MEMORY_KINDS[boot.one('memory-kind', 'memfd')]},id=ram{node},share=on,size={size}M",
                  "-numa", f"node,nodeid={node},{cpus}memdev=ram{node}"]
     for triple in boot.every("distance"):
         one, other, distance = triple.split()
@@ -202,7 +214,10 @@ class Dialogue:
 
 
 def run(boot, cache, folder, program):
-    """Runs a boot; prints the script's output as it arrives."""
+    """Runs a boot; prints the script's output as it arrives. Returns 0 if it passed, `None` if it was skipped."""
+    if reason := lacks_huge_pages(boot):
+        print(f"skipped {boot.name}: {reason}")
+        return None
     system = parts.once(cache, parts.SYSTEM, parts.make_system)
     qemu = parts.once(cache, "qemu", parts.make_qemu) + "/qemu"
     host = Host(folder, program)

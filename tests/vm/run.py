@@ -43,9 +43,9 @@ def main():
                 print(f"   kept: {folder}")
             else:
                 shutil.rmtree(folder, ignore_errors=True)
-        verdict = "passed" if status == 0 else f"FAILED ({status})"
+        verdict = {0: "passed", None: "skipped"}.get(status, f"FAILED ({status})")
         print(f"== {boot.name}: {verdict} after {time.monotonic() - started:.1f} s", flush=True)
-        failed += [boot.name] * (status != 0)
+        failed += [boot.name] * (status not in (0, None))
     return 1 if failed else 0
 
 

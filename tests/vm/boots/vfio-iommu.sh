@@ -6,7 +6,7 @@
 #: tools nvme fio mkfs.ext4
 #: iommu
 #: kernel intel_iommu=on
-#: memory-file
+#: memory-kind file
 #: timeout 240
 
 DISK=/dev/nvme0n2
