@@ -92,7 +92,7 @@ fn value_of(number: u64, key: usize) -> Vec<u8> {
 fn store_numbers(mut wire: RedisClient, client: usize, acked: &AtomicU64, fault: PlantedFault) {
     for number in acked.load(Ordering::SeqCst) + 1.. {
         let word = |text: &str| vec![text.as_bytes().to_vec()];
-        let stores = (0..KEYS).map(|key| {
+        let mut stores = (0..KEYS).map(|key| {
             let name = key_of(client, key).into_bytes();
             vec![b"SET".to_vec(), name, value_of(number, key)]
         });
@@ -102,7 +102,7 @@ fn store_numbers(mut wire: RedisClient, client: usize, acked: &AtomicU64, fault:
                 // OK, QUEUED for each, the header of the array, OK for each.
                 wire.store(&all.collect::<Vec<_>>(), 2 * KEYS + 2)
             }
-            PlantedFault::NoTransaction => stores.map(|store| wire.store(&[store], 1)).collect(),
+            PlantedFault::NoTransaction => stores.try_for_each(|store| wire.store(&[store], 1)),
         };
         if sent.is_err() {
             return;
