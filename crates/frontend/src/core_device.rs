@@ -70,8 +70,8 @@ pub trait CoreDevice: CoreWork {
         command: SsdCommand,
     ) -> Result<(), SubmitError>;
 
-    /// Returns an upper bound of the length of a key's value, in bytes; 0 if there is no such key. Commands that were
-    /// submitted and not executed do not count.
+    /// Returns an estimate of the length of a key's value, in bytes, that is too low only if two keys have the same hash;
+    /// 0 if there is no such key. Commands that were submitted and not executed do not count.
     fn value_bytes(&self, namespace: NamespaceId, key: &[u8]) -> usize;
 
     /// Returns the maximum of the bytes of all writes of a batch, as [`bytes`](headwater_ssd::command::BatchWrite::bytes) counts

@@ -159,3 +159,20 @@ fn value_of_a_batch_is_no_longer_than_any_other() {
     submit(&mut device, 2, SsdCommand::Batch { writes: batch(1, VALUE_BYTES_MAX) });
     assert_eq!(next(&mut device).0.status, Status::SUCCESS);
 }
+
+#[test]
+fn bytes_of_a_record_follow_its_value() {
+    let mut device = open(256, DeviceConfig::default());
+    let bytes = |device: &SsdDevice<MemoryMedia>| device.record_bytes(NamespaceId::FIRST, b"key");
+    assert_eq!(bytes(&device), 0);
+    for value_bytes in [0, 100, 5 * MIB, VALUE_BYTES_MAX, 3] {
+        submit(&mut device, 1, store(b"key", vec![0; value_bytes]));
+        next(&mut device);
+        assert!((value_bytes..value_bytes + 80).contains(&bytes(&device)), "{value_bytes} bytes");
+    }
+    assert_eq!(device.record_bytes(NamespaceId(2), b"key"), 0);
+    let key = Bytes::from_static(b"key");
+    submit(&mut device, 2, SsdCommand::Delete { key, condition: WriteCondition::Always });
+    next(&mut device);
+    assert_eq!(bytes(&device), 0);
+}

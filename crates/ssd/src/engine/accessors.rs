@@ -81,15 +81,13 @@ impl<M: Media> SsdDevice<M> {
         crate::command::ListPosition(self.ftl.hasher().hash(namespace, key).0)
     }
 
-    /// Returns the bytes of a key's record, header included, from the index alone: an upper bound if other keys have the
-    /// same hash, 0 if there is none. Operations in flight do not count.
+    /// Returns the bytes of a key's record, header included, from one probe of the index; 0 if there is none. If another
+    /// key has the same hash of 60 bits, the bytes may be those of its record. Operations in flight do not count.
     #[must_use]
     #[inline]
     pub fn record_bytes(&self, namespace: NamespaceId, key: &[u8]) -> usize {
         let hash = self.ftl.hasher().hash(namespace, key);
-        let entries = (0..).map_while(|nth| self.ftl.index().find(hash, nth));
-        let units = entries.filter(|entry| entry.namespace == namespace).map(|entry| entry.units).max();
-        units.map_or(0, |units| units as usize * UNIT_BYTES)
+        self.ftl.index().find(hash, 0).map_or(0, |entry| entry.units as usize * UNIT_BYTES)
     }
 
     /// Returns the number of operations in flight, without completions that wait for durability.
