@@ -9,6 +9,7 @@ mod histories;
 mod running;
 mod supervised;
 mod transactions;
+mod unread_replies;
 mod upgrade;
 
 use running::{RunningNode, headwater};
