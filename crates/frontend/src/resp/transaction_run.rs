@@ -279,6 +279,10 @@ impl TransactionRun {
                 // The run is repeated: its replies are not needed.
                 return Ok(());
             }
+            // Before it is copied: MGET of one key may be given that key a million times.
+            if self.out.len() + reply.value_bytes() > TRANSACTION_REPLY_BYTES_MAX {
+                return Err(transaction_errors::REPLY_TOO_LONG);
+            }
             append_reply(reply, &mut self.out, context.protocol, &mut context.shared.value_buffers);
         }
         if self.out.len() > TRANSACTION_REPLY_BYTES_MAX {

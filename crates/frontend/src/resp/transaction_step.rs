@@ -7,6 +7,7 @@ use super::edit::KeyEdit;
 use super::errors;
 use super::gather::{KeyGather, KeyQuery};
 use super::help;
+use super::limits::TRANSACTION_REPLY_BYTES_MAX;
 use super::operation::RespOperation;
 use super::operation_step::{DriveResult, OperationContext};
 use super::output_queue::{ReplyEncoder, ValueBuffers};
@@ -77,9 +78,13 @@ fn run_single(command: SsdCommand, wait: ReplyForm, step: &mut StepContext<'_>) 
 /// Runs the same command for many keys. Its replies are not sent in parts, as outside of a transaction.
 fn run_gather(gather: KeyGather, step: &mut StepContext<'_>) -> RespReply {
     let (query, keys) = gather.into_parts();
-    let mut found = 0;
+    let (mut found, mut bytes) = (0, 0);
     let mut values = Vec::with_capacity(keys.len() + 1);
     for key in keys {
+        if bytes > TRANSACTION_REPLY_BYTES_MAX {
+            // The transaction ends with an error when it takes these values.
+            break;
+        }
         let release = ReadRelease::WhenDurable;
         let command = match query {
             KeyQuery::Value => {
@@ -91,6 +96,7 @@ fn run_gather(gather: KeyGather, step: &mut StepContext<'_>) -> RespReply {
         match step.view.execute(command) {
             Ok(completion) if completion.status.is_success() => {
                 found += 1;
+                bytes += completion.sink.len();
                 values.push(RespReply::Bulk(completion.sink));
             }
             Ok(_) => values.push(RespReply::Null),

@@ -292,6 +292,10 @@ fn transaction_beyond_a_limit_is_refused_whole() {
     assert_eq!(wire.call_line("EXISTS b"), RespValue::Integer(0));
     let RespValue::Array(parts) = exec(&mut wire, &reads[..4]) else { panic!("no array") };
     assert_eq!(parts.len(), 4);
+    // The same, by one command that would need 12 GiB.
+    let many = format!("MGET{}", " a".repeat(1_000));
+    let text = error_of(exec(&mut wire, &[many]));
+    assert!(text.starts_with("EXECABORT") && text.contains("64 MiB"), "{text}");
     // Watched keys.
     let long = vec![b'k'; 60_000];
     let mut text = String::new();

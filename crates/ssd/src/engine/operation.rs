@@ -293,6 +293,11 @@ fn merged(mut spans: Vec<KeySpan>) -> Vec<KeySpan> {
 }
 
 impl BatchWrite {
+    /// Returns true unless it is a check.
+    pub(crate) fn is_write(&self) -> bool {
+        !matches!(self, Self::Check { .. })
+    }
+
     /// Returns the key written or checked.
     #[must_use]
     pub fn key(&self) -> &bytes::Bytes {
@@ -396,9 +401,9 @@ impl DeviceOperation {
         match &self.work {
             OperationWork::Expire { .. } => true,
             OperationWork::Command(command) => match command {
+                SsdCommand::Batch { writes } => writes.iter().any(BatchWrite::is_write),
                 SsdCommand::Store { .. }
                 | SsdCommand::Delete { .. }
-                | SsdCommand::Batch { .. }
                 | SsdCommand::Flush
                 | SsdCommand::Clear
                 | SsdCommand::Write { .. }

@@ -234,6 +234,15 @@ fn version_1_is_only_read() {
     for command in [store("k", vec![1], RecordExpiry::Never), SsdCommand::Clear, SsdCommand::Flush] {
         assert_eq!(run(device, 1, command).status, Status::NAMESPACE_WRITE_PROTECTED);
     }
+    // A batch that only checks keys is a read.
+    let condition = WriteCondition::IfAbsent;
+    let check_of =
+        |key: &'static str| BatchWrite::Check { key: Bytes::from_static(key.as_bytes()), condition };
+    let write = BatchWrite::Delete { key: Bytes::from_static(b"k"), condition };
+    let checks = SsdCommand::Batch { writes: vec![check_of("missing"), check_of("missing too")] };
+    assert_eq!(run(device, 1, checks).status, Status::SUCCESS);
+    let writes = SsdCommand::Batch { writes: vec![check_of("missing"), write] };
+    assert_eq!(run(device, 1, writes).status, Status::NAMESPACE_WRITE_PROTECTED);
     assert_eq!(before.version, MediumVersion::One);
     assert_eq!(device.stats().programmed_bytes, 0);
     check(device);

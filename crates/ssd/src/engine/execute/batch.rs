@@ -32,6 +32,9 @@ pub(super) fn batch<M: Media>(
             return Ok(outcome);
         }
     }
+    if !writes.iter().any(BatchWrite::is_write) {
+        return Ok(ExecutionOutcome::written(seen));
+    }
     for (one, _, found) in &planned {
         one.require_basis_durable(ftl, found.as_ref())?;
     }
