@@ -12,7 +12,7 @@
 
 use crate::width::to_usize;
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap_anonymous, mremap_fixed, munmap};
 use std::ffi::{c_int, c_void};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
@@ -225,23 +225,39 @@ fn replace_range(address: usize) -> bool {
     false
 }
 
-/// Maps zeroes over a part of a guarded range. Returns false if the kernel refuses.
+/// Maps zeroes over a part of a guarded range. Returns false if the kernel refuses; then the range is as before.
 fn map_zeroes(start: usize, bytes: usize) -> bool {
     let access = ProtFlags::READ | ProtFlags::WRITE;
-    let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+    // SAFETY: bounds: the kernel chooses a range of `bytes` bytes or fails. Alignment: it starts on a page. Lifetime: it
+    // is moved or unmapped below. Aliasing: a null hint without FIXED replaces no mapping. It is one system call, which
+    // rustix makes without libc.
+    let Ok(zeroes) = (unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, access, flags) }) else {
+        return false;
+    };
     let target = std::ptr::without_provenance_mut::<c_void>(start);
-    // SAFETY: bounds: whole pages of one guarded range, which its holder has mapped and not unmapped, because an access
-    // to it has not ended. Alignment: the range consists of whole pages. Lifetime: the new mapping ends when the holder
-    // unmaps the range. Aliasing: no reference points into the range; every access to it tolerates that other processes
-    // change its bytes, and so tolerates zeroes. It is one system call, which rustix makes without libc.
-    unsafe { mmap_anonymous(target, bytes, access, flags) }.is_ok()
+    // A mapping that is made in place can fail after the kernel has removed the old one.
+    // SAFETY: bounds: from a mapping of that length to whole pages of one guarded range, which its holder has mapped and
+    // not unmapped, because an access to it has not ended. Alignment: both consist of whole pages. Lifetime: the moved
+    // mapping ends when the holder unmaps the range. Aliasing: no reference points into the range; every access to it
+    // tolerates that other processes change its bytes, and so tolerates zeroes. A system call as above.
+    let moved = unsafe { mremap_fixed(zeroes, bytes, bytes, MremapFlags::MAYMOVE, target) };
+    if moved.is_err() {
+        // SAFETY: exactly the range that the kernel returned above, and that nothing uses.
+        let _ = unsafe { munmap(zeroes, bytes) };
+    }
+    moved.is_ok()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::shared_memory::SharedMemory;
+    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+    use rustix::process::{Resource, Rlimit, setrlimit};
+    use std::os::fd::AsFd as _;
     use std::os::unix::process::ExitStatusExt as _;
-    use std::process::Command;
+    use std::process::{Command, ExitStatus};
 
     #[test]
     fn packed_ranges_survive_a_round_trip_and_too_long_ones_are_refused() {
@@ -263,13 +279,12 @@ mod tests {
         }
     }
 
-    /// Runs one test of this program in a process of its own, in which `variable` is set. Returns the signal that ended
-    /// it.
-    fn signal_of_child(test: &str, variable: &str) -> Option<i32> {
+    /// Runs one test of this program in a process of its own, in which `variable` is set. Returns its exit status.
+    fn status_of_child(test: &str, variable: &str) -> ExitStatus {
         let program = std::env::current_exe().unwrap();
         let mut child = Command::new(program);
         child.args([test, "--exact", "--nocapture", "--test-threads=1"]).env(variable, "1");
-        child.output().unwrap().status.signal()
+        child.output().unwrap().status
     }
 
     #[test]
@@ -277,7 +292,7 @@ mod tests {
         const VARIABLE: &str = "HEADWATER_TEST_BUS_ERROR";
         const NAME: &str = "fault_guard::tests::bus_error_outside_guarded_ranges_still_ends_the_process";
         if std::env::var_os(VARIABLE).is_none() {
-            assert_eq!(signal_of_child(NAME, VARIABLE), Some(libc::SIGBUS));
+            assert_eq!(status_of_child(NAME, VARIABLE).signal(), Some(libc::SIGBUS));
             return;
         }
         let guard = FaultGuard::install().unwrap();
@@ -300,7 +315,7 @@ mod tests {
         const VARIABLE: &str = "HEADWATER_TEST_SENT_SIGNAL";
         const NAME: &str = "fault_guard::tests::sent_signal_still_ends_the_process";
         if std::env::var_os(VARIABLE).is_none() {
-            assert_eq!(signal_of_child(NAME, VARIABLE), Some(libc::SIGBUS));
+            assert_eq!(status_of_child(NAME, VARIABLE).signal(), Some(libc::SIGBUS));
             return;
         }
         FaultGuard::install().unwrap();
@@ -312,5 +327,48 @@ mod tests {
             crate::clock::Clock::sleep(crate::clock::Nanos::from_millis(10));
         }
         panic!("the signals had no effect");
+    }
+
+    /// Checks the fallback of the handler: it replaces a part of a range if the process may not map all of it.
+    #[test]
+    fn ranges_longer_than_the_process_may_map_are_replaced_in_parts() {
+        const VARIABLE: &str = "HEADWATER_TEST_DATA_LIMIT";
+        const NAME: &str = "fault_guard::tests::ranges_longer_than_the_process_may_map_are_replaced_in_parts";
+        const BYTES: usize = 512 << 20;
+        if std::env::var_os(VARIABLE).is_none() {
+            assert!(status_of_child(NAME, VARIABLE).success());
+            return;
+        }
+        FaultGuard::install().unwrap();
+        let lost = LostPages::default();
+        let file = memfd_create(c"plain", MemfdFlags::empty()).unwrap();
+        ftruncate(&file, BYTES as u64).unwrap();
+        let region = SharedMemory::map_client(file.as_fd(), 0, BYTES, &lost).unwrap();
+        let limit = Rlimit { current: Some(256 << 20), maximum: Some(256 << 20) };
+        setrlimit(Resource::Data, limit).unwrap();
+        ftruncate(&file, 0).unwrap();
+        let mut bytes = [7; 4_096];
+        for place in [0, BYTES / 2 - 100, BYTES - 4_096] {
+            region.copy_in(place, &mut bytes).unwrap();
+            assert_eq!(bytes, [0; 4_096]);
+        }
+        assert!(lost.is_set());
+    }
+
+    #[test]
+    fn ranges_of_tens_of_gibibytes_are_replaced_whole() {
+        FaultGuard::install().unwrap();
+        let lost = LostPages::default();
+        let file = memfd_create(c"plain", MemfdFlags::empty()).unwrap();
+        let bytes = 48 << 30;
+        ftruncate(&file, bytes as u64).unwrap();
+        let region = SharedMemory::map_client(file.as_fd(), 0, bytes, &lost).unwrap();
+        region.copy_out(bytes - 5, b"hello").unwrap();
+        let mut found = [0; 5];
+        region.copy_in(bytes - 5, &mut found).unwrap();
+        assert_eq!((&found, lost.is_set()), (b"hello", false));
+        ftruncate(&file, 4_096).unwrap();
+        region.copy_in(bytes - 5, &mut found).unwrap();
+        assert_eq!((&found, lost.is_set()), (&[0; 5], true));
     }
 }
