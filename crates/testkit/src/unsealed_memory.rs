@@ -1,10 +1,24 @@
-//! Files of memory that their owner can shrink while another process has them mapped.
+//! Files of memory that their owner can shrink while another process has them mapped, and an attach client in one.
 //!
 //! Input: a length. Output: one file of each kind that clients use for their pools. Invariant: no file is sealed.
 
-use headwater_host::fault_guard::FaultGuard;
+use headwater_dma::iova::Iova;
+use headwater_host::fault_guard::{FaultGuard, LostPages};
+use headwater_host::ring_memory::SharedMemoryWords;
+use headwater_host::shared_memory::SharedMemory;
+use headwater_io::attach::connection::AttachConnection;
+use headwater_io::attach::protocol::{AttachReply, AttachRequest};
+use headwater_io::ring_queue::{QueueWakeups, RingQueue};
+use headwater_io::{Buffer, Command, Queue, StoreCondition};
+use headwater_nvme::queue_pair::{QueuePair, words_for};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::Path;
+
+/// The address of the memory of an [`UnsealedClient`].
+pub const REGION_START: u64 = 1 << 32;
+/// Commands that an [`UnsealedClient`] can have in flight.
+pub const UNSEALED_DEPTH: u32 = 16;
 
 /// Bytes of a huge page, of which the files have whole ones.
 const HUGE_PAGE_BYTES: u64 = 2 << 20;
@@ -35,4 +49,48 @@ pub fn unsealed_files(bytes: u64) -> Vec<(&'static str, OwnedFd)> {
         ftruncate(file, bytes).unwrap();
     }
     files
+}
+
+/// An attach client with one region and one queue.
+#[derive(Debug)]
+pub struct UnsealedClient {
+    /// This process's mapping of the region.
+    pub memory: SharedMemory,
+    /// The queue, which does not notice the end of the connection.
+    pub queue: Queue,
+    /// The connection.
+    pub connection: AttachConnection,
+}
+
+impl UnsealedClient {
+    /// Connects and registers the first `bytes` bytes of a file.
+    ///
+    /// # Panics
+    /// If the daemon refuses.
+    #[must_use]
+    pub fn connect(path: &Path, file: &OwnedFd, bytes: usize) -> Self {
+        let mut connection = AttachConnection::open(path).unwrap();
+        let region = AttachRequest::Region { start: REGION_START, bytes: bytes as u64, offset: 0 };
+        assert_eq!(connection.call(&region, &[file.as_fd()]).unwrap().0, AttachReply::Done);
+        let memory = SharedMemory::map_client(file.as_fd(), 0, bytes, &LostPages::default()).unwrap();
+        let (reply, descriptors) =
+            connection.call(&AttachRequest::Queue { depth: UNSEALED_DEPTH }, &[]).unwrap();
+        let AttachReply::Queue { bytes, .. } = reply else { panic!("{reply:?}") };
+        let [rings, line] = <[OwnedFd; 2]>::try_from(descriptors).unwrap();
+        let rings = SharedMemory::map_descriptor(rings.as_fd(), 0, usize::try_from(bytes).unwrap()).unwrap();
+        let words = SharedMemoryWords::new(rings, 0, words_for(UNSEALED_DEPTH).unwrap()).unwrap();
+        let pair = QueuePair::host_side(words, UNSEALED_DEPTH).unwrap();
+        let queue = Queue::over(Box::new(RingQueue::new(pair, QueueWakeups::WakeLine(line.into()))));
+        Self { memory, queue, connection }
+    }
+
+    /// Builds a put of bytes of the region.
+    ///
+    /// # Panics
+    /// If they do not lie in it.
+    #[must_use]
+    pub fn put(&self, key: &[u8], offset: usize, bytes: usize) -> Command {
+        let all = Buffer::from_region(self.memory.clone(), Iova(REGION_START));
+        Command::put(1, key, all.slice(offset, bytes).unwrap(), StoreCondition::Always).unwrap()
+    }
 }

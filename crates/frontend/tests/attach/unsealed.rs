@@ -2,63 +2,28 @@
 //! memory that the node makes.
 
 use crate::host::{AttachHost, media};
-use headwater_dma::iova::Iova;
 use headwater_frontend::attach::AttachHoldings;
 use headwater_frontend::attach::policy::GrantPolicy;
 use headwater_host::clock::Nanos;
-use headwater_host::fault_guard::LostPages;
-use headwater_host::ring_memory::SharedMemoryWords;
 use headwater_host::shared_memory::SharedMemory;
 use headwater_io::attach::admin::{AdminAnswer, AdminRequest};
 use headwater_io::attach::connection::AttachConnection;
 use headwater_io::attach::protocol::{AttachReply, AttachRequest};
 use headwater_io::error::IoError;
-use headwater_io::ring_queue::{QueueWakeups, RingQueue};
-use headwater_io::{Buffer, Command, Queue, StoreCondition};
-use headwater_nvme::queue_pair::{QueuePair, words_for};
+use headwater_io::{Buffer, Command, StoreCondition};
 use headwater_nvme::spec::status::Status;
-use headwater_testkit::unsealed_memory::unsealed_files;
+use headwater_testkit::unsealed_memory::{
+    REGION_START as START, UNSEALED_DEPTH as DEPTH, UnsealedClient, unsealed_files,
+};
 use rustix::fs::ftruncate;
 use std::os::fd::{AsFd as _, OwnedFd};
 
 const BYTES: usize = 4 << 20;
-/// The address of the client's memory.
-const START: u64 = 1 << 32;
-const DEPTH: u32 = 16;
 /// Wait for a completion, after which the connection is checked.
 const CHECK_AFTER: Nanos = Nanos::from_millis(100);
 
-/// A client with one region and one queue.
-struct UnsealedClient {
-    memory: SharedMemory,
-    queue: Queue,
-    connection: AttachConnection,
-}
-
-impl UnsealedClient {
-    fn new(host: &AttachHost, file: &OwnedFd) -> Self {
-        let mut connection = AttachConnection::open(&host.path).unwrap();
-        let region = AttachRequest::Region { start: START, bytes: BYTES as u64, offset: 0 };
-        assert_eq!(connection.call(&region, &[file.as_fd()]).unwrap().0, AttachReply::Done);
-        let memory = SharedMemory::map_client(file.as_fd(), 0, BYTES, &LostPages::default()).unwrap();
-        let (reply, descriptors) = connection.call(&AttachRequest::Queue { depth: DEPTH }, &[]).unwrap();
-        let AttachReply::Queue { bytes, .. } = reply else { panic!("{reply:?}") };
-        let [rings, line] = <[OwnedFd; 2]>::try_from(descriptors).unwrap();
-        let rings = SharedMemory::map_descriptor(rings.as_fd(), 0, usize::try_from(bytes).unwrap()).unwrap();
-        let words = SharedMemoryWords::new(rings, 0, words_for(DEPTH).unwrap()).unwrap();
-        let pair = QueuePair::host_side(words, DEPTH).unwrap();
-        let queue = Queue::over(Box::new(RingQueue::new(pair, QueueWakeups::WakeLine(line.into()))));
-        Self { memory, queue, connection }
-    }
-
-    fn buffer(&self, offset: usize, bytes: usize) -> Buffer {
-        let all = Buffer::from_region(self.memory.clone(), Iova(START));
-        all.slice(offset, bytes).unwrap()
-    }
-
-    fn put(&self, key: &[u8], offset: usize, bytes: usize) -> Command {
-        Command::put(1, key, self.buffer(offset, bytes), StoreCondition::Always).unwrap()
-    }
+fn connected(host: &AttachHost, file: &OwnedFd) -> UnsealedClient {
+    UnsealedClient::connect(&host.path, file, BYTES)
 }
 
 #[test]
@@ -66,7 +31,7 @@ fn client_in_unsealed_memory_is_served_like_any_other() {
     for (name, file) in unsealed_files(BYTES as u64) {
         let folder = tempfile::tempdir().unwrap();
         let host = AttachHost::start(folder.path(), GrantPolicy::new([]), media());
-        let mut client = UnsealedClient::new(&host, &file);
+        let mut client = connected(&host, &file);
         let value: Vec<u8> = (0..=u8::MAX).cycle().take(3 << 20).collect();
         client.memory.copy_out(4_000, &value).unwrap();
         let put = client.put(b"key", 4_000, value.len());
@@ -90,7 +55,7 @@ fn truncated_memory_costs_its_client_the_connection_and_no_other_client_anything
         let host = AttachHost::start(folder.path(), GrantPolicy::new([]), media());
         let mut good = host.client();
         good.put(b"good", b"1").unwrap();
-        let mut bad = UnsealedClient::new(&host, &file);
+        let mut bad = connected(&host, &file);
         let mut submitted = 0;
         // Commands are in flight all the time, before and after the file shrinks.
         let reason = loop {

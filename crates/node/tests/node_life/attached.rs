@@ -3,6 +3,11 @@
 
 use crate::running::{RunningNode, headwater};
 use headwater::Device;
+use headwater_host::clock::Nanos;
+use headwater_io::attach::protocol::AttachRequest;
+use headwater_nvme::spec::status::Status;
+use headwater_testkit::unsealed_memory::{UnsealedClient, unsealed_files};
+use rustix::fs::ftruncate;
 use std::path::Path;
 
 fn open(node: &RunningNode) -> Device {
@@ -45,6 +50,28 @@ fn attached_client_and_redis_client_share_values() {
     assert_eq!(node.kv(&["put", "answer", "by RESP"]).status.code(), Some(0));
     assert_eq!(device.get(b"answer").unwrap().unwrap(), b"by RESP");
     node.stop();
+}
+
+/// Checks that the process of a node survives the loss of a client's pages, for which it handles SIGBUS.
+#[test]
+fn truncated_client_memory_leaves_the_node_running() {
+    for (name, file) in unsealed_files(4 << 20) {
+        let dir = tempfile::tempdir().unwrap();
+        let node = RunningNode::start(dir.path(), &[]);
+        let mut good = open(&node);
+        let socket = dir.path().join("data/attach.sock");
+        let mut bad = UnsealedClient::connect(&socket, &file, 4 << 20);
+        bad.queue.submit(bad.put(b"bad", 0, 4 << 20), 0).unwrap();
+        assert_eq!(bad.queue.wait(None).unwrap().unwrap().status, Status::SUCCESS, "{name}");
+        ftruncate(&file, 2 << 20).unwrap();
+        bad.queue.submit(bad.put(b"bad", 0, 4 << 20), 1).unwrap();
+        assert_eq!(bad.queue.wait(Some(Nanos::from_millis(500))).unwrap(), None, "{name}");
+        let reason = bad.connection.call(&AttachRequest::Namespaces, &[]).unwrap_err().to_string();
+        assert!(reason.contains("its file was truncated"), "{name}: {reason}");
+        good.put(b"good", b"value").unwrap();
+        assert_eq!(node.kv(&["get", "good"]).stdout, b"value", "{name}");
+        node.stop();
+    }
 }
 
 #[test]
