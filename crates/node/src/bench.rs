@@ -52,6 +52,8 @@ pub enum VerifyMode {
 pub struct BenchPlan {
     /// The node.
     pub endpoint: NodeEndpoint,
+    /// Its password, if it wants one.
+    pub password: Option<String>,
     /// Namespace, from 1.
     pub namespace: u8,
     /// Keys, sizes, mix.

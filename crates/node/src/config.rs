@@ -9,12 +9,14 @@ pub mod durability;
 pub mod file;
 pub mod owned_device;
 pub mod resp_location;
+pub mod resp_password;
 pub mod size;
 
 pub use attach::AttachLocation;
 pub use durability::DurabilityMode;
 pub use owned_device::OwnedDevice;
 pub use resp_location::RespLocation;
+pub use resp_password::read_password;
 pub use size::ByteSize;
 
 use headwater_io::attach::admin::AccessGrant;

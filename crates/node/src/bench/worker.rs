@@ -95,7 +95,9 @@ impl<'a> BenchWorker<'a> {
     pub fn connect(plan: &'a BenchPlan, index: usize, clock: Clock) -> Result<Self, BenchError> {
         let mut connections = Vec::new();
         for _ in 0..share(plan.connections.max(plan.threads), index, plan.threads) {
-            let stream = LiveTarget::connect(&plan.endpoint, plan.limit, plan.namespace)?.into_stream();
+            let password = plan.password.as_deref();
+            let target = LiveTarget::connect(&plan.endpoint, plan.limit, plan.namespace, password)?;
+            let stream = target.into_stream();
             stream.set_nonblocking()?;
             connections.push(WorkerConnection {
                 stream,

@@ -8,7 +8,7 @@ use super::progress::ProgressDisplay;
 use crate::bench::device::DevicePlan;
 use crate::bench::workload::VERIFIABLE_BYTES;
 use crate::bench::{BenchPlan, BenchWorkload, KeyDistribution, LoadPacing, RunEnd, VerifyMode};
-use crate::config::ByteSize;
+use crate::config::{ByteSize, read_password};
 use crate::kv::resp_client::NodeEndpoint;
 use clap::{Args, ValueEnum};
 use headwater_host::clock::Nanos;
@@ -16,6 +16,7 @@ use headwater_host::width::narrow;
 use headwater_io::completion::{CompletionAggregation, CompletionPolicy, PollPace};
 use headwater_io::scheduler::SchedulingPolicy;
 use headwater_ssd::limits::VALUE_BYTES_MAX;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Default bytes of a value.
@@ -50,6 +51,9 @@ pub struct BenchArgs {
     /// Live node: HOST:PORT or unix:PATH
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7379", env = "HEADWATER_RESP")]
     resp: NodeEndpoint,
+    /// File whose first line is the password of the live node
+    #[arg(long, value_name = "FILE", env = "HEADWATER_RESP_PASSWORD", conflicts_with = "device")]
+    resp_password: Option<PathBuf>,
     /// Namespace, 1 to 16
     #[arg(short, long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16))]
     namespace: u8,
@@ -256,8 +260,10 @@ fn plan(args: &BenchArgs) -> Result<BenchPlan, CommandFailure> {
         }
     };
     let count = |number: u32| number as usize;
+    let password = args.resp_password.as_deref().map(read_password).transpose();
     Ok(BenchPlan {
         endpoint: args.resp.clone(),
+        password: password.map_err(CommandFailure::failed)?,
         namespace: args.namespace,
         workload: BenchWorkload {
             keys: args.keys,

@@ -4,6 +4,7 @@
 //! exist.
 
 use super::failure::{CommandFailure, write_json, write_line, write_output};
+use crate::config::read_password;
 use crate::kv::resp_client::NodeEndpoint;
 use crate::kv::target::live::LiveTarget;
 use crate::kv::target::{KeyValueRecord, KvTarget, ScanCursor, StoreResult};
@@ -38,6 +39,15 @@ pub struct KvArgs {
         env = "HEADWATER_RESP"
     )]
     pub resp: NodeEndpoint,
+    /// File whose first line is the password of the live node
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILE",
+        env = "HEADWATER_RESP_PASSWORD",
+        conflicts_with = "data"
+    )]
+    pub resp_password: Option<PathBuf>,
     /// Data directory of a stopped node, instead of a live one
     #[arg(long, global = true, value_name = "DIR")]
     pub data: Option<PathBuf>,
@@ -142,7 +152,9 @@ fn open(args: &KvArgs) -> Result<Box<dyn KvTarget>, CommandFailure> {
         Some(path) => super::embedded::open_kv_target(path, args.namespace),
         None => {
             let limit = Duration::from_secs(args.timeout);
-            Ok(Box::new(LiveTarget::connect(&args.resp, limit, args.namespace)?))
+            let password = args.resp_password.as_deref().map(read_password).transpose();
+            let password = password.map_err(CommandFailure::failed)?;
+            Ok(Box::new(LiveTarget::connect(&args.resp, limit, args.namespace, password.as_deref())?))
         }
     }
 }

@@ -4,7 +4,7 @@
 //! existing flash file overrides the default; a configured capacity that differs from it is refused, never adjusted.
 
 use crate::check::{CheckReport, check};
-use crate::config::{ByteSize, FRAME_BYTES, NodeConfig, default_capacity};
+use crate::config::{ByteSize, FRAME_BYTES, NodeConfig, default_capacity, read_password};
 use crate::daemon::data_dir::DataDir;
 use crate::daemon::serve::{OpenedNode, RecoveryProgress, calibrated_spin};
 use headwater_dma::frame::FramePool;
@@ -21,13 +21,11 @@ use headwater_frontend::vfio_user::VfioUserFrontEnd;
 use headwater_host::clock::Clock;
 use headwater_host::width::{narrow, to_usize};
 use headwater_io::nvme_tcp::key_file;
-use headwater_io::private_file;
 use headwater_ssd::command::FrontEndId;
 use headwater_ssd::engine::administration::identity;
 use headwater_ssd::engine::{DeviceConfig, OpeningLosses, OpeningReads, SsdDevice, StartTime};
 use headwater_ssd::media::file::{FileMedia, FileOptions};
 use headwater_ssd::media::{FlashGeometry, Media as _, PAGES_PER_BLOCK};
-use std::path::Path;
 
 /// The device of a node.
 pub type FileDevice = SsdDevice<FileMedia>;
@@ -172,15 +170,6 @@ pub(super) fn device_config(config: &NodeConfig, pool: &Pool) -> DeviceConfig {
         hash_seed: fastrand::u64(..),
         accept_loss: config.accept_loss,
         ..DeviceConfig::default()
-    }
-}
-
-/// Reads the password of RESP clients: the first line of a file.
-fn read_password(path: &Path) -> Result<String, String> {
-    let text = private_file::read(path).map_err(|error| error.to_string())?;
-    match text.lines().next() {
-        Some(password) if !password.is_empty() => Ok(password.to_owned()),
-        _ => Err(format!("{}: its first line is empty; write the password there", path.display())),
     }
 }
 

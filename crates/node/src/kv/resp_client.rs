@@ -96,7 +96,7 @@ pub enum ClientError {
         source: reply::ReplyFormatError,
     },
     /// The node replied with an error.
-    #[error("the node refused the command: {0}")]
+    #[error("the node refused the command: {0}{hint}", hint = password_hint(.0))]
     Refused(String),
     /// The reply has an unexpected type.
     #[error("{endpoint}: unexpected reply to {command}: {reply:?}; is this a Headwater node?")]
@@ -108,6 +108,11 @@ pub enum ClientError {
         /// The reply.
         reply: DecodedReply,
     },
+}
+
+/// Returns what to do about a refusal, if it is for want of a password.
+fn password_hint(refusal: &str) -> &'static str {
+    if refusal.starts_with("NOAUTH") { "; name the file of its password with --resp-password" } else { "" }
 }
 
 /// A connected socket.

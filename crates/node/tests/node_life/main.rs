@@ -13,6 +13,7 @@ mod unread_replies;
 mod upgrade;
 
 use running::{RunningNode, headwater};
+use std::os::unix::fs::PermissionsExt as _;
 use std::process::Stdio;
 
 #[test]
@@ -23,6 +24,27 @@ fn ready_file_names_addresses_that_answer() {
     assert_eq!(node.kv(&["get", "greeting"]).stdout, b"hello");
     assert!(node.http("/healthz").ends_with("ok\n"));
     assert!(node.http("/metrics").contains("headwater_keys{namespace=\"1\"}"));
+    node.stop();
+}
+
+#[test]
+fn commands_send_the_password_of_a_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let password = dir.path().join("password");
+    std::fs::write(&password, "open sesame\nand nothing more\n").unwrap();
+    std::fs::set_permissions(&password, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let file = password.to_str().unwrap();
+    let node = RunningNode::start(dir.path(), &["--resp-password", file]);
+    let without = node.kv(&["put", "greeting", "hello"]);
+    let complaint = String::from_utf8_lossy(&without.stderr);
+    assert_eq!(without.status.code(), Some(1));
+    assert!(complaint.contains("NOAUTH") && complaint.contains("--resp-password"), "{complaint}");
+    assert_eq!(node.kv(&["--resp-password", file, "put", "greeting", "hello"]).status.code(), Some(0));
+    assert_eq!(node.kv(&["get", "greeting", "--resp-password", file]).stdout, b"hello");
+    let load = node.bench(&["--resp-password", file, "--keys", "10", "--requests", "100", "--json"]);
+    assert_eq!(load.status.code(), Some(0), "{}", String::from_utf8_lossy(&load.stderr));
+    std::fs::write(&password, "another\n").unwrap();
+    assert_eq!(node.kv(&["get", "greeting", "--resp-password", file]).status.code(), Some(1));
     node.stop();
 }
 

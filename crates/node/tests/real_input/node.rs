@@ -120,7 +120,7 @@ impl ProofNode {
 
     /// Connects to the node.
     pub(crate) fn connect(&self) -> LiveTarget {
-        LiveTarget::connect(&self.endpoint(), Duration::from_secs(120), 1).unwrap()
+        LiveTarget::connect(&self.endpoint(), Duration::from_secs(120), 1, None).unwrap()
     }
 
     /// Connects to the node, for single commands.

@@ -18,12 +18,22 @@ pub struct LiveTarget {
 }
 
 impl LiveTarget {
-    /// Connects and selects a namespace, numbered from 1.
+    /// Connects, sends the password if there is one, and selects a namespace, numbered from 1.
     ///
     /// # Errors
-    /// When no node listens or the namespace does not exist.
-    pub fn connect(endpoint: &NodeEndpoint, limit: Duration, namespace: u8) -> Result<Self, ClientError> {
+    /// When no node listens, it wants another password, or the namespace does not exist.
+    pub fn connect(
+        endpoint: &NodeEndpoint,
+        limit: Duration,
+        namespace: u8,
+        password: Option<&str>,
+    ) -> Result<Self, ClientError> {
         let mut client = RespClient::connect(endpoint, limit)?;
+        match password {
+            Some(password) => client.call(&[b"AUTH", password.as_bytes()])?,
+            // A node that wants a password says so here, and not for each command.
+            None => client.call(&[b"PING"])?,
+        };
         if namespace != 1 {
             let database = namespace.saturating_sub(1).to_string();
             client.call(&[b"SELECT", database.as_bytes()])?;
