@@ -24,7 +24,7 @@ use crate::counters::FrontEndCounters;
 use crate::front_end::{FrontEnd, PollCost};
 use controller::GuestController;
 use function::{ReplyState, VfioUserFunction};
-use guest_files::FILES_MAX;
+use guest_files::FILE_MAPPINGS_MAX;
 use headwater_dma::iova::REGIONS_MAX;
 use headwater_host::client_eventfd::ClientEventfd;
 use headwater_host::clock::{Nanos, UnixMillis};
@@ -43,9 +43,9 @@ use std::path::{Path, PathBuf};
 /// Maximum regions of guest memory. The guest's hypervisor learns it from the version reply.
 pub const DMA_MAPS_MAX: usize = 65_535;
 const _: () = assert!(DMA_MAPS_MAX < REGIONS_MAX);
-// Each file of a guest is a mapping, as is each region of the attach front end, and the kernel limits a process to 65,530
-// mappings: half of them are left for everything else.
-const _: () = assert!(FILES_MAX + crate::attach::REGIONS_OF_ALL_MAX <= 32_768);
+// The files of a guest have at most so many mappings, each region of the attach front end is one, and the kernel limits a
+// process to 65,530 of them: half are left for everything else.
+const _: () = assert!(FILE_MAPPINGS_MAX + crate::attach::REGIONS_OF_ALL_MAX <= 32_768);
 /// Maximum messages handled in one poll, so that a client that sends constantly does not delay the device.
 const MESSAGES_MAX: usize = 64;
 /// Minimum time between two polls of the sockets: a poll is a system call, and a busy guest's commands arrive in

@@ -2,7 +2,8 @@
 //!
 //! Input: the descriptor of each region that the hypervisor maps. Output: the part of a mapping that the region is.
 //! Invariant: a file is mapped as long as a region of it is. Behind a virtual IOMMU a guest's memory is mapped page by
-//! page; the number of mappings in this process is that of the files.
+//! page; the number of mappings in this process is that of the files, and of the times that a file had grown when a region
+//! was mapped: it has an upper bound.
 
 use headwater_host::fault_guard::LostPages;
 use headwater_host::shared_memory::{MapDescriptorError, MapError, SharedMemory, SharedPages};
@@ -11,8 +12,8 @@ use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
 
-/// Maximum files of a guest: QEMU has one for each memory backend.
-pub(super) const FILES_MAX: usize = 1_024;
+/// Maximum mappings of the files of a guest: QEMU has one file for each memory backend.
+pub(super) const FILE_MAPPINGS_MAX: usize = 1_024;
 
 /// A file of this machine: its device and its inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -23,6 +24,8 @@ struct MappedFile {
     /// The whole file, as long as it was when a region needed it.
     memory: SharedMemory,
     regions: usize,
+    /// Mappings that were made of it since it had no region. Regions may hold all of them.
+    mappings: usize,
 }
 
 /// The mapped files of one guest.
@@ -49,7 +52,7 @@ impl GuestFiles {
         let end = start.checked_add(bytes).ok_or(out)?;
         let is_mapped = |mapped: &MappedFile| end <= mapped.memory.bytes();
         if !self.files.get(&id).is_some_and(is_mapped) {
-            if self.files.len() >= FILES_MAX && !self.files.contains_key(&id) {
+            if self.files.values().map(|mapped| mapped.mappings).sum::<usize>() >= FILE_MAPPINGS_MAX {
                 return Err(errno_of(Errno::NOSPC).into());
             }
             let whole = usize::try_from(file_bytes).map_err(|_| out)?;
@@ -59,8 +62,9 @@ impl GuestFiles {
             }
             let memory = SharedMemory::map_client(descriptor, 0, whole, &self.lost)?;
             // Regions of a mapping before the file grew keep that one.
-            let regions = self.files.get(&id).map_or(0, |mapped| mapped.regions);
-            self.files.insert(id, MappedFile { memory, regions });
+            let (regions, mappings) =
+                self.files.get(&id).map_or((0, 0), |mapped| (mapped.regions, mapped.mappings));
+            self.files.insert(id, MappedFile { memory, regions, mappings: mappings + 1 });
         }
         let mapped = self.files.get_mut(&id).ok_or(out)?;
         mapped.regions += 1;
@@ -80,5 +84,37 @@ impl GuestFiles {
     /// Returns true if an access to a file found no page.
     pub(super) fn have_lost_pages(&self) -> bool {
         self.lost.is_set()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+    use std::os::fd::{AsFd as _, OwnedFd};
+
+    const PAGE: usize = 4_096;
+
+    fn growing_file() -> OwnedFd {
+        let file = memfd_create(c"guest", MemfdFlags::ALLOW_SEALING).unwrap();
+        fcntl_add_seals(&file, SealFlags::SHRINK).unwrap();
+        file
+    }
+
+    #[test]
+    fn file_that_grows_for_each_region_is_mapped_a_bounded_number_of_times() {
+        let (file, mut files) = (growing_file(), GuestFiles::default());
+        let mut held = Vec::new();
+        for page in 0..FILE_MAPPINGS_MAX {
+            ftruncate(&file, ((page + 1) * PAGE) as u64).unwrap();
+            held.push(files.map(file.as_fd(), (page * PAGE) as u64, PAGE).unwrap());
+        }
+        ftruncate(&file, (2 * FILE_MAPPINGS_MAX * PAGE) as u64).unwrap();
+        let beyond = (FILE_MAPPINGS_MAX * PAGE) as u64;
+        assert!(files.map(file.as_fd(), beyond, PAGE).is_err(), "each growth took a mapping of the process");
+        // Parts of what is mapped take none.
+        held.push(files.map(file.as_fd(), 0, PAGE).unwrap());
+        held.drain(..).for_each(|(id, _)| files.release(id));
+        files.map(file.as_fd(), beyond, PAGE).unwrap();
     }
 }
