@@ -153,7 +153,8 @@ impl FrontEnd<SsdDevice<FileMedia>> for BackupFrontEnd {
     }
 
     fn next_deadline(&self) -> Option<Nanos> {
-        let waits = self.client.as_ref().is_some_and(|client| !matches!(client.step, BackupStep::Request));
+        let is_waiting = |client: &BackupClient| self.draining || !matches!(client.step, BackupStep::Request);
+        let waits = self.client.as_ref().is_some_and(is_waiting);
         let again = waits.then(|| self.last_poll.after(RETRY_PERIOD));
         again.into_iter().chain(self.accept_pause.deadline()).min()
     }

@@ -3,8 +3,9 @@
 
 use crate::running::{RunningNode, command, headwater};
 use headwater_host::clock::{Clock, Nanos};
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -173,6 +174,63 @@ fn killed_backups_and_restores_change_no_backup_and_leave_no_half_file() {
     restore(backups, &dir.path().join("first"), &["--number", "1"]);
     assert!(assert_prefix(&dir.path().join("first")) >= 3_000);
     node.stop();
+}
+
+/// Sends a request for a snapshot without known blocks, as bytes.
+fn request_snapshot(node: &RunningNode) -> UnixStream {
+    let mut stream = UnixStream::connect(Path::new(&node.data()).join("backup.sock")).unwrap();
+    // A node that refuses a client may have closed the connection already.
+    let _sent = stream.write_all(b"HWBACKUP\x01\0\0\0\0\0\0\0");
+    stream
+}
+
+fn status_from(stream: &mut UnixStream) -> u32 {
+    let mut status = [0; 4];
+    stream.read_exact(&mut status).unwrap();
+    u32::from_le_bytes(status)
+}
+
+#[test]
+fn second_client_is_refused_and_a_stop_ends_the_snapshot_of_the_first() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = RunningNode::start(dir.path(), &[]);
+    let mut first = request_snapshot(&node);
+    assert_eq!(status_from(&mut first), 1, "a snapshot");
+    let mut second = request_snapshot(&node);
+    assert_eq!(status_from(&mut second), 6, "another backup runs");
+    let refused =
+        headwater(&["backup", dir.path().join("backups").to_str().unwrap(), "--data", &node.data()]);
+    let complaint = String::from_utf8_lossy(&refused.stderr);
+    assert!(complaint.contains("another backup runs"), "{complaint}");
+    let (code, log) = node.end();
+    assert_eq!(code, Some(0), "{log}");
+    let mut rest = Vec::new();
+    first.read_to_end(&mut rest).unwrap();
+    assert_eq!(rest[rest.len() - 4..], 5_u32.to_le_bytes(), "the node stops");
+}
+
+#[test]
+fn malformed_request_is_refused_and_an_idle_client_is_told_of_a_stop() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = RunningNode::start(dir.path(), &[]);
+    let socket = Path::new(&node.data()).join("backup.sock");
+    for request in
+        [&b"HWBACKUP\x02\0\0\0\0\0\0\0"[..], b"GET / HTTP/1.1\r\n", b"HWBACKUP\x01\0\0\0\xFF\xFF\xFF\xFF"]
+    {
+        let mut stream = UnixStream::connect(&socket).unwrap();
+        stream.write_all(request).unwrap();
+        assert_eq!(status_from(&mut stream), 8, "{request:?}");
+        // Until then the next client is a second one.
+        assert_eq!(stream.read(&mut [0; 4]).unwrap_or(0), 0, "more than a status");
+    }
+    let mut idle = UnixStream::connect(&socket).unwrap();
+    // The node has accepted it once a later client is refused.
+    assert_eq!(status_from(&mut request_snapshot(&node)), 6);
+    let (code, log) = node.end();
+    assert_eq!(code, Some(0), "{log}");
+    let mut told = Vec::new();
+    idle.read_to_end(&mut told).unwrap();
+    assert_eq!(told, 5_u32.to_le_bytes(), "the node stops");
 }
 
 #[test]
