@@ -120,7 +120,14 @@ class Host:
         return wrong
 
 
-def first_files(boot, system, program):
+def without_debug(path, folder):
+    """Makes a copy of a program without what only debuggers read: a guest unpacks all its programs in memory."""
+    copy = os.path.join(folder, os.path.basename(path))
+    subprocess.run(["strip", "--strip-debug", "-o", copy, path], check=True)
+    return copy
+
+
+def first_files(boot, system, program, folder):
     files = parts.base(system)
     for tool in " ".join(boot.every("tools")).split():
         path = shutil.which(tool) or shutil.which(tool, path="/usr/sbin:/sbin")
@@ -128,9 +135,9 @@ def first_files(boot, system, program):
             raise SystemExit(f"{boot.name}: {tool} is not installed; `make test-vm` installs it")
         files.program(os.path.realpath(path), f"usr/local/bin/{tool}")
     if boot.every("headwater"):
-        files.program(program, "usr/local/bin/headwater")
+        files.program(without_debug(program, folder), "usr/local/bin/headwater")
     for name in boot.every("example"):
-        files.program(f"{os.path.dirname(program)}/examples/{name}", f"usr/local/bin/{name}")
+        files.program(without_debug(f"{os.path.dirname(program)}/examples/{name}", folder), f"usr/local/bin/{name}")
     for name in boot.every("built"):
         files.program(f"{os.path.dirname(program)}/{name}", f"usr/local/bin/{os.path.basename(name)}")
     for name in ["init", "promises"]:
@@ -227,7 +234,7 @@ def run(boot, cache, folder, program):
             if status:
                 print(f"FAILED  {boot.name}: on the host: {line}: {text}")
                 return 1
-        open(f"{folder}/initrd", "wb").write(first_files(boot, system, program))
+        open(f"{folder}/initrd", "wb").write(first_files(boot, system, program, folder))
         status = run_guest(boot, folder, system, qemu, host)
     finally:
         wrong = host.end()
