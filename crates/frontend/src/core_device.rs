@@ -74,6 +74,12 @@ pub trait CoreDevice: CoreWork {
     /// 0 if there is no such key. Commands that were submitted and not executed do not count.
     fn value_bytes(&self, namespace: NamespaceId, key: &[u8]) -> usize;
 
+    /// Returns true if every value of a namespace has less than [`SHORT_RECORD_BYTES`](headwater_ssd::limits::SHORT_RECORD_BYTES) bytes, known without a search.
+    fn has_only_short_values(&self, namespace: NamespaceId) -> bool {
+        let _ = namespace;
+        false
+    }
+
     /// Returns the maximum of the bytes of all writes of a batch, as [`bytes`](headwater_ssd::command::BatchWrite::bytes) counts
     /// them.
     fn batch_bytes_max(&self) -> usize;
@@ -107,6 +113,11 @@ impl<M: Media> CoreDevice for SsdDevice<M> {
     #[inline]
     fn value_bytes(&self, namespace: NamespaceId, key: &[u8]) -> usize {
         self.record_bytes(namespace, key)
+    }
+
+    #[inline]
+    fn has_only_short_values(&self, namespace: NamespaceId) -> bool {
+        self.has_only_short_records(namespace)
     }
 
     fn batch_bytes_max(&self) -> usize {

@@ -56,3 +56,6 @@ const _: () = assert!(THROTTLED_MAX * NAMESPACES < OPERATIONS_MAX);
 const _: () = assert!(VALUE_BYTES_MAX <= TRANSFER_BYTES_MAX as usize);
 const _: () = assert!(BATCH_BYTES_MAX >= VALUE_BYTES_MAX + KEY_BYTES_MAX);
 const _: () = assert!(TRANSFER_BYTES_MAX as usize <= VALUE_BYTES_MAX);
+
+/// Bytes of a record, header included, up to which it is short: the device knows of each namespace if all are.
+pub const SHORT_RECORD_BYTES: usize = 512;

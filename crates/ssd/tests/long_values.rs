@@ -10,7 +10,7 @@ use headwater_ssd::command::{
     WriteCondition,
 };
 use headwater_ssd::engine::{DeviceConfig, SsdDevice, StartTime};
-use headwater_ssd::limits::{BATCH_BYTES_MAX, VALUE_BYTES_MAX};
+use headwater_ssd::limits::{BATCH_BYTES_MAX, SHORT_RECORD_BYTES, VALUE_BYTES_MAX};
 use headwater_ssd::media::FlashGeometry;
 use headwater_ssd::media::memory::MemoryMedia;
 
@@ -175,4 +175,29 @@ fn bytes_of_a_record_follow_its_value() {
     submit(&mut device, 2, SsdCommand::Delete { key, condition: WriteCondition::Always });
     next(&mut device);
     assert_eq!(bytes(&device), 0);
+}
+
+#[test]
+fn namespace_knows_if_all_its_records_are_short() {
+    let mut device = open(256, DeviceConfig::default());
+    let start = StartTime { now: Nanos::ZERO, wall: WALL };
+    let only_short = |device: &SsdDevice<MemoryMedia>| device.has_only_short_records(NamespaceId::FIRST);
+    assert!(only_short(&device));
+    // Each write with what it makes of the answer, and with the answer after a restart.
+    let steps: [(SsdCommand, bool); 6] = [
+        (store(b"a", vec![0; 300]), true),
+        (store(b"a", vec![0; SHORT_RECORD_BYTES]), false),
+        (store(b"b", vec![0; 5 * MIB]), false),
+        (store(b"a", vec![0; 10]), false),
+        (SsdCommand::Delete { key: Bytes::from_static(b"b"), condition: WriteCondition::Always }, true),
+        (SsdCommand::Clear, true),
+    ];
+    for (at, (command, short)) in steps.into_iter().enumerate() {
+        submit(&mut device, 1, command);
+        assert_eq!(next(&mut device).0.status, Status::SUCCESS, "step {at}");
+        assert_eq!(only_short(&device), short, "step {at}");
+        let media = device.into_media().after_power_cut();
+        device = SsdDevice::open(media, DeviceConfig::default(), start, &mut |_| {}).unwrap();
+        assert_eq!(only_short(&device), short, "step {at}, opened again");
+    }
 }

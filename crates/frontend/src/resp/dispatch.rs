@@ -203,8 +203,8 @@ impl<S: CoreDevice> TurnContext<'_, S> {
         request: &RespRequest<'_>,
     ) -> RespOutcome {
         let planned = plan(verb, request, &self.plan_context(connection));
-        let namespace = connection.namespace();
-        let bytes = planned.as_ref().map_or(0, |planned| self.reply_bytes_of(namespace, planned));
+        let (namespace, own) = (connection.namespace(), connection.reply_bytes());
+        let bytes = planned.as_ref().map_or(0, |planned| self.reply_bytes_of(own, namespace, planned));
         if !self.admits_reply(connection, bytes) {
             return RespOutcome::Retry;
         }

@@ -65,6 +65,12 @@ impl LargeWrites {
         }
     }
 
+    /// Returns true if no long value is on its way.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.keys.is_empty()
+    }
+
     /// Returns an upper bound of the bytes that a key's value will have when a command that is submitted now is executed.
     #[inline]
     pub(crate) fn value_bytes<S: CoreDevice>(

@@ -11,15 +11,24 @@ use super::reply_budget::ReplyVerdict;
 use crate::core_device::CoreDevice;
 use bytes::Bytes;
 use headwater_ssd::command::{NamespaceId, SsdCommand};
+use headwater_ssd::limits::SHORT_RECORD_BYTES;
 
 impl<S: CoreDevice> TurnContext<'_, S> {
     /// Returns the bytes that a planned command makes the front end hold at the most, if they are known beforehand. A
     /// gather asks for each of its values, a listing for each of its steps.
     #[inline]
-    pub(crate) fn reply_bytes_of(&self, namespace: NamespaceId, plan: &CommandPlan) -> usize {
+    pub(crate) fn reply_bytes_of(&self, own: usize, namespace: NamespaceId, plan: &CommandPlan) -> usize {
         let length =
             |namespace, key: &Bytes| self.shared.large_writes.value_bytes(&*self.device, namespace, key);
         match plan {
+            CommandPlan::Single { command: SsdCommand::Retrieve { bytes_max, .. }, .. }
+                if own + SHORT_RECORD_BYTES <= self.shared.settings.reply_limits.soft
+                    && self.shared.large_writes.is_empty()
+                    && self.device.has_only_short_values(namespace) =>
+            {
+                // Within the share the bound does as well as the length, which costs a search of the index.
+                SHORT_RECORD_BYTES.min(*bytes_max as usize)
+            }
             CommandPlan::Single { command: SsdCommand::Retrieve { key, bytes_max, .. }, .. } => {
                 length(namespace, key).min(*bytes_max as usize)
             }

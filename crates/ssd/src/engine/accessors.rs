@@ -81,6 +81,14 @@ impl<M: Media> SsdDevice<M> {
         crate::command::ListPosition(self.ftl.hasher().hash(namespace, key).0)
     }
 
+    /// Returns true if every record of a namespace has at most [`SHORT_RECORD_BYTES`](crate::limits::SHORT_RECORD_BYTES)
+    /// bytes, header included. Operations in flight do not count.
+    #[must_use]
+    #[inline]
+    pub fn has_only_short_records(&self, namespace: NamespaceId) -> bool {
+        self.ftl.counts().get(namespace.index()).is_some_and(|state| state.long == 0)
+    }
+
     /// Returns the bytes of a key's record, header included, from one probe of the index; 0 if there is none. If another
     /// key has the same hash of 60 bits, the bytes may be those of its record. Operations in flight do not count.
     #[must_use]
