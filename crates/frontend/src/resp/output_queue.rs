@@ -81,31 +81,17 @@ impl OutputQueue {
     /// Encodes and queues a reply.
     #[inline]
     pub(crate) fn push_reply(&mut self, reply: RespReply, protocol: RespVersion, sinks: &mut ValueBuffers) {
-        let mut encoder = ReplyEncoder::new(&mut self.text, protocol);
         match reply {
             RespReply::Parts(parts) => {
                 parts.into_iter().for_each(|part| self.push_reply(part, protocol, sinks));
             }
-            RespReply::Ok => encoder.ok(),
-            RespReply::Null => encoder.null(),
-            RespReply::NullArray => encoder.null_array(),
-            RespReply::Integer(value) => encoder.integer(value),
-            RespReply::Numbers(numbers) => encoder.numbers(&numbers),
-            RespReply::Simple(text) => encoder.simple(text),
-            RespReply::Error(failure) => encoder.error(&failure),
-            RespReply::Bulk(bytes) if bytes.len() < SEGMENT_BYTES_MIN => {
-                encoder.bulk(&bytes);
-                sinks.put_back(bytes);
-            }
-            RespReply::Bulk(bytes) => {
-                encoder.bulk_header(bytes.len());
+            RespReply::Bulk(bytes) if bytes.len() >= SEGMENT_BYTES_MIN => {
+                ReplyEncoder::new(&mut self.text, protocol).bulk_header(bytes.len());
                 self.push_segment(bytes);
                 self.text.extend_from_slice(b"\r\n");
             }
-            RespReply::Encoded(bytes) if bytes.len() < SEGMENT_BYTES_MIN => {
-                self.text.extend_from_slice(&bytes);
-            }
-            RespReply::Encoded(bytes) => self.push_segment(bytes),
+            RespReply::Encoded(bytes) if bytes.len() >= SEGMENT_BYTES_MIN => self.push_segment(bytes),
+            reply => append_reply(reply, &mut self.text, protocol, sinks),
         }
     }
 
@@ -377,6 +363,34 @@ pub(crate) fn decimal_signed(value: i64) -> Vec<u8> {
     }
     decimal(&mut out, value.unsigned_abs());
     out
+}
+
+/// Appends a reply in the protocol of the connection.
+#[inline]
+pub(crate) fn append_reply(
+    reply: RespReply,
+    out: &mut Vec<u8>,
+    protocol: RespVersion,
+    buffers: &mut ValueBuffers,
+) {
+    let mut encoder = ReplyEncoder::new(out, protocol);
+    match reply {
+        RespReply::Ok => encoder.ok(),
+        RespReply::Null => encoder.null(),
+        RespReply::NullArray => encoder.null_array(),
+        RespReply::Integer(value) => encoder.integer(value),
+        RespReply::Numbers(numbers) => encoder.numbers(&numbers),
+        RespReply::Simple(text) => encoder.simple(text),
+        RespReply::Error(failure) => encoder.error(&failure),
+        RespReply::Bulk(bytes) => {
+            encoder.bulk(&bytes);
+            buffers.put_back(bytes);
+        }
+        RespReply::Encoded(bytes) => out.extend_from_slice(&bytes),
+        RespReply::Parts(parts) => {
+            parts.into_iter().for_each(|part| append_reply(part, out, protocol, buffers));
+        }
+    }
 }
 
 #[cfg(test)]

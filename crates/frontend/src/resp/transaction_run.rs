@@ -19,12 +19,12 @@ use super::limits::{
     TRANSACTION_SLICE_BYTES, TRANSACTION_SLICE_COMMANDS,
 };
 use super::operation_step::{DriveResult, OperationContext};
-use super::output_queue::ReplyEncoder;
+use super::output_queue::{ReplyEncoder, append_reply};
 use super::reply::RespReply;
 use super::state::RespState;
 use super::transaction::{QueuedCommand, WatchedKeys};
 use super::transaction_errors::{self, exec_abort};
-use super::transaction_step::{StepContext, append_reply, run_command};
+use super::transaction_step::{StepContext, run_command};
 use super::transaction_view::{KeyDetail, TransactionView, ViewRecord};
 use crate::core_device::CoreDevice;
 use bytes::Bytes;

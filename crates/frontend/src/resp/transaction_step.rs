@@ -10,7 +10,7 @@ use super::help;
 use super::limits::TRANSACTION_REPLY_BYTES_MAX;
 use super::operation::RespOperation;
 use super::operation_step::{DriveResult, OperationContext};
-use super::output_queue::{ReplyEncoder, ValueBuffers};
+use super::output_queue::ReplyEncoder;
 use super::plan::{CommandPlan, PlanContext, plan};
 use super::reply::{RespReply, RespVersion};
 use super::reply_budget::ReplyAccount;
@@ -147,31 +147,4 @@ fn run_operation(mut operation: RespOperation, step: &mut StepContext<'_>) -> Re
     };
     step.shared.in_flight = device_in_flight;
     reply
-}
-
-/// Appends a reply in the protocol of the connection.
-pub(crate) fn append_reply(
-    reply: RespReply,
-    out: &mut Vec<u8>,
-    protocol: RespVersion,
-    buffers: &mut ValueBuffers,
-) {
-    let mut encoder = ReplyEncoder::new(out, protocol);
-    match reply {
-        RespReply::Ok => encoder.ok(),
-        RespReply::Null => encoder.null(),
-        RespReply::NullArray => encoder.null_array(),
-        RespReply::Integer(value) => encoder.integer(value),
-        RespReply::Numbers(numbers) => encoder.numbers(&numbers),
-        RespReply::Simple(text) => encoder.simple(text),
-        RespReply::Error(failure) => encoder.error(&failure),
-        RespReply::Bulk(bytes) => {
-            encoder.bulk(&bytes);
-            buffers.put_back(bytes);
-        }
-        RespReply::Encoded(bytes) => out.extend_from_slice(&bytes),
-        RespReply::Parts(parts) => {
-            parts.into_iter().for_each(|part| append_reply(part, out, protocol, buffers));
-        }
-    }
 }

@@ -5,7 +5,7 @@
 
 use super::BackupError;
 use super::manifest::BackupManifest;
-use crate::daemon::data_dir::create_private;
+use crate::daemon::data_dir::{PRIVATE_FILE, create_private};
 use rustix::fs::{FlockOperation, flock};
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
@@ -17,8 +17,6 @@ const MANIFEST: &str = "manifest-";
 const ARCHIVE: &str = "archive-";
 const UNFINISHED: &str = "unfinished";
 const LOCK: &str = "lock";
-/// Mode of the files: they hold what every client stores.
-const PRIVATE_FILE: u32 = 0o600;
 
 /// A locked backup folder.
 #[derive(Debug)]

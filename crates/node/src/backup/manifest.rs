@@ -94,6 +94,13 @@ pub fn covered_pages(pieces: &[ArchivedPiece]) -> u16 {
 }
 
 impl BackupManifest {
+    /// Returns the bytes of the pages in the backup.
+    #[must_use]
+    pub fn page_bytes_total(&self) -> u64 {
+        let pages: u64 = self.blocks.values().map(|pieces| u64::from(covered_pages(pieces))).sum();
+        pages * u64::from(self.page_bytes)
+    }
+
     /// Encodes the manifest.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {

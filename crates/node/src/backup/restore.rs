@@ -7,18 +7,13 @@ use super::BackupError;
 use super::folder::BackupFolder;
 use super::manifest::{ArchivedPiece, BackupManifest};
 use super::take::CopyProgress;
-use crate::daemon::data_dir::{DataDir, MissingDirectory};
+use crate::daemon::data_dir::{DataDir, MissingDirectory, PRIVATE_FILE};
 use headwater_host::copy::crc32c;
-use headwater_ssd::media::file::FLASH_FILE_NAME;
+use headwater_ssd::media::file::{FLASH_FILE_NAME, UNFINISHED_FILE_NAME};
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
-
-/// The name of the file until it is whole: that of a file which a node creates.
-const UNFINISHED_NAME: &str = "flash.unfinished";
-/// Mode of the flash file.
-const PRIVATE_FILE: u32 = 0o600;
 
 /// Restores a backup, or the newest one, into a data directory without a flash file. Returns its manifest.
 ///
@@ -37,7 +32,7 @@ pub fn restore(
     };
     let manifest = folder.manifest(number)?;
     let _locked = DataDir::lock_exclusive(data, MissingDirectory::Create)?;
-    let (unfinished, path) = (data.join(UNFINISHED_NAME), data.join(FLASH_FILE_NAME));
+    let (unfinished, path) = (data.join(UNFINISHED_FILE_NAME), data.join(FLASH_FILE_NAME));
     if path.exists() {
         return Err(BackupError::HasData { data: data.to_owned() });
     }

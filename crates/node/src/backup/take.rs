@@ -65,12 +65,11 @@ pub fn take(
         let manifest = copy.finish(&parts, wall_ms)?;
         // Everything was read while the snapshot was held.
         drop(link);
-        let pages: u64 = manifest.blocks.values().map(|pieces| u64::from(covered_pages(pieces))).sum();
         return Ok(TakenBackup {
             number: manifest.number,
             sequence: manifest.sequence,
             copied: copy.written,
-            total: pages * u64::from(manifest.page_bytes),
+            total: manifest.page_bytes_total(),
             lost,
         });
     }

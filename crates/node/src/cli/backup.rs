@@ -5,7 +5,6 @@
 use super::failure::{CommandFailure, write_json, write_line};
 use super::progress::ProgressDisplay;
 use crate::backup::folder::BackupFolder;
-use crate::backup::manifest::covered_pages;
 use crate::backup::{restore, take};
 use crate::config::ByteSize;
 use clap::Args;
@@ -116,8 +115,7 @@ fn list(args: &BackupArgs) -> Result<(), CommandFailure> {
     let mut lines = Vec::new();
     for number in folder.numbers()? {
         let manifest = folder.manifest(number)?;
-        let pages: u64 = manifest.blocks.values().map(|pieces| u64::from(covered_pages(pieces))).sum();
-        let bytes = pages * u64::from(manifest.page_bytes);
+        let bytes = manifest.page_bytes_total();
         let (taken_ms, sequence) = (manifest.wall_ms, manifest.sequence);
         lines.push(BackupLine { number, taken_ms, sequence, bytes });
     }

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 const LOCK_FILE: &str = "lock";
 /// Mode of a data directory and of a file in it: it holds what every client stores.
 const PRIVATE_DIRECTORY: u32 = 0o700;
-const PRIVATE_FILE: u32 = 0o600;
+pub(crate) const PRIVATE_FILE: u32 = 0o600;
 /// Mode of a missing directory above it, less the umask.
 const PARENT_DIRECTORY: u32 = 0o777;
 const FLASH_FILE: &str = "flash";

@@ -57,6 +57,8 @@ use zero_fill::{ZeroFill, ZeroTransfer};
 
 /// Name of the file within the data directory.
 pub const FLASH_FILE_NAME: &str = "flash";
+/// Name of the file until it is complete and durable.
+pub const UNFINISHED_FILE_NAME: &str = "flash.unfinished";
 
 /// Most operations in flight.
 const QUEUE_MAX: usize = 1_024;

@@ -17,7 +17,7 @@ use super::zero_fill::REGION_BYTES;
 use super::zero_fill::ZeroFill;
 use super::{
     FLASH_FILE_NAME, FileMedia, FileMediaError, FileOptions, HostRing, RING_ENTRIES, StartupFile,
-    TransferRing, ZeroFillMode,
+    TransferRing, UNFINISHED_FILE_NAME, ZeroFillMode,
 };
 use crate::media::{FlashGeometry, NandRules};
 use headwater_host::clock::{Clock, Nanos};
@@ -183,7 +183,7 @@ fn create(directory: &Path, geometry: FlashGeometry, uuid: [u8; 16]) -> Result<(
     if path.exists() {
         return Err(FileMediaError::Exists { path });
     }
-    let unfinished = directory.join("flash.unfinished");
+    let unfinished = directory.join(UNFINISHED_FILE_NAME);
     let layout = FlashLayout::new(geometry, uuid);
     let file = OpenOptions::new()
         .read(true)
