@@ -63,6 +63,12 @@ pub fn copy_crc32c(dst: &mut [u8], src: &[u8], seed: u32) -> u32 {
     !kernels().copy_crc(!seed, dst, src)
 }
 
+/// Returns the CRC-32C of two runs of bytes, one behind the other, from the CRC of each and the length of the second.
+#[must_use]
+pub const fn join_crc32c(first: u32, second: u32, second_bytes: usize) -> u32 {
+    fold::shifted(first, second_bytes) ^ second
+}
+
 /// Returns true if every byte is 0.
 #[must_use]
 pub fn is_zero(bytes: &[u8]) -> bool {

@@ -8,7 +8,9 @@
 //! does.
 //!
 //! # What this does not do
-//! It does not cancel what an access does with the zeroes: the owner of the range polls the report and ends the client.
+//! It does not cancel what an access does with the zeroes. A copy is checked afterwards, by
+//! [`SharedMemory::has_lost_pages`](crate::shared_memory::SharedMemory::has_lost_pages), before anything follows from it;
+//! and the owner of the range polls the report and ends the client.
 
 use crate::width::to_usize;
 use rustix::io::Errno;

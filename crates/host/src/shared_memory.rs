@@ -221,6 +221,21 @@ impl SharedMemory {
         self.mapping.start.addr().get()
     }
 
+    /// Returns true if another process can take pages away. An access to such a page reads zeroes.
+    #[must_use]
+    #[inline]
+    pub fn can_lose_pages(&self) -> bool {
+        self.mapping.lost().is_some()
+    }
+
+    /// Returns true if an access of this process to memory of the same client found no page: what was copied from the
+    /// region may be zeroes that no client wrote. Once true, it stays true.
+    #[must_use]
+    #[inline]
+    pub fn has_lost_pages(&self) -> bool {
+        self.mapping.lost().is_some_and(LostPages::is_set)
+    }
+
     /// Returns true if both are handles to one mapping.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {

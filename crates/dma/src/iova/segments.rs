@@ -32,6 +32,8 @@ pub struct ClientSegments {
     bytes: usize,
     /// True if the device may only read a piece.
     is_read_only: bool,
+    /// True if the client can take a piece away.
+    can_lose_pages: bool,
 }
 
 impl ClientSegments {
@@ -54,8 +56,22 @@ impl ClientSegments {
         !self.is_read_only
     }
 
-    /// Copies bytes of the range, from offset `skip` on, to `into`, as many as both have. Returns how many. Discarded
-    /// bytes read as zeroes.
+    /// Returns true if the client can take pages of the range away, also during a copy.
+    #[must_use]
+    pub fn can_lose_pages(&self) -> bool {
+        self.can_lose_pages
+    }
+
+    /// Returns true if a page of the client's memory was gone when it was accessed: bytes that were copied from the range
+    /// may be zeroes that the client never wrote, and bytes that were copied to it may have been lost.
+    #[must_use]
+    pub fn has_lost_pages(&self) -> bool {
+        let mut regions = self.first.iter().chain(&self.rest).filter_map(|piece| piece.region.as_deref());
+        self.can_lose_pages && regions.any(|region| region.memory.has_lost_pages())
+    }
+
+    /// Copies bytes of the range, from offset `skip` on, to `into`, as many as both have. Returns how many: 0 if the client
+    /// [lost pages](Self::has_lost_pages) of these regions. Discarded bytes read as zeroes.
     pub fn copy_in(&self, skip: usize, into: &mut [u8]) -> usize {
         self.for_each_piece(skip, into.len(), |region, offset, done, bytes| {
             let into = &mut into[done..done + bytes];
@@ -69,7 +85,8 @@ impl ClientSegments {
         })
     }
 
-    /// Copies `from` into the range at offset `skip`, as many bytes as both have. Returns how many.
+    /// Copies `from` into the range at offset `skip`, as many bytes as both have. Returns how many: 0 if the client
+    /// [lost pages](Self::has_lost_pages) of these regions.
     ///
     /// # Panics
     /// If there are bytes and the range is not [writable](Self::is_writable): a command is refused before it writes there.
@@ -109,7 +126,7 @@ impl ClientSegments {
     }
 
     /// Visits `wanted` bytes of the range piece by piece: the region, the offset in it, the number of bytes before, the
-    /// number of bytes here.
+    /// number of bytes here. Returns the bytes visited, or 0 if the client lost pages.
     #[inline]
     fn for_each_piece(
         &self,
@@ -117,7 +134,7 @@ impl ClientSegments {
         wanted: usize,
         mut each: impl FnMut(Option<&ClientRegion>, usize, usize, usize) -> Result<(), OutOfRegion>,
     ) -> usize {
-        let mut done = 0;
+        let (mut done, mut lost) = (0, false);
         // A value is copied in many calls, and may lie in thousands of pieces.
         let behind = match &self.first {
             Some(first) if skip >= first.bytes => {
@@ -134,14 +151,16 @@ impl ClientSegments {
             let bytes = (segment.bytes - jump).min(wanted - done);
             let copied = each(segment.region.as_deref(), segment.offset + jump, done, bytes);
             assert!(copied.is_ok(), "a resolved segment lies in its region");
+            lost |= segment.region.as_ref().is_some_and(|region| region.memory.has_lost_pages());
             done += bytes;
         }
-        done
+        if lost { 0 } else { done }
     }
 
     #[inline]
     pub(super) fn push(&mut self, region: Option<Arc<ClientRegion>>, offset: usize, bytes: usize) {
         self.is_read_only |= region.as_ref().is_some_and(|region| region.access == RegionAccess::ReadOnly);
+        self.can_lose_pages |= region.as_ref().is_some_and(|region| region.memory.can_lose_pages());
         let segment = ClientSegment { region, offset, bytes, data_offset: self.bytes };
         self.bytes += bytes;
         match self.first {

@@ -28,6 +28,34 @@ pub(super) const fn multipliers(bytes: usize) -> [u64; 2] {
     [(power_of_x(bytes * 8 + 32) as u64) << 1, (power_of_x(bytes * 8 - 32) as u64) << 1]
 }
 
+/// Returns the product of two remainders.
+const fn product(left: u32, mut right: u32) -> u32 {
+    let mut sum = 0;
+    let mut bit = 1 << 31;
+    while bit != 0 {
+        if left & bit != 0 {
+            sum ^= right;
+        }
+        right = times_x(right);
+        bit >>= 1;
+    }
+    sum
+}
+
+/// Returns the CRC of bytes with this CRC, followed by so many zero bytes, without the inversions of those.
+pub(super) const fn shifted(crc: u32, mut bytes: usize) -> u32 {
+    let mut factor = crc;
+    let mut power = power_of_x(8);
+    while bytes > 0 {
+        if bytes & 1 == 1 {
+            factor = product(power, factor);
+        }
+        power = product(power, power);
+        bytes >>= 1;
+    }
+    factor
+}
+
 /// The slicing tables: `TABLES[k][b]` is byte `b` followed by `k` zero bytes.
 pub(super) static TABLES: [[u32; 256]; 8] = tables();
 

@@ -52,6 +52,18 @@ fn kernels_match_bitwise_crc_at_every_length_and_alignment() {
 }
 
 #[test]
+fn joined_crc_is_that_of_both_runs() {
+    let bytes = noise(70_000, 3);
+    for first in [0, 1, 44, 4_096] {
+        for second in [0, 1, 15, 16, 255, 4_096, 65_537] {
+            let (left, right) = (&bytes[..first], &bytes[first..first + second]);
+            let joined = join_crc32c(crc32c(0, left), crc32c(0, right), second);
+            assert_eq!(joined, bitwise(0, &bytes[..first + second]), "{first} and {second} bytes");
+        }
+    }
+}
+
+#[test]
 fn fused_copy_writes_exactly_the_destination() {
     let bytes = noise(5_000, 2);
     for length in (0..=600).chain([1_023, 1_024, 4_095, 4_096, 4_224]) {
