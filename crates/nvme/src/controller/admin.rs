@@ -289,6 +289,11 @@ impl DeviceController {
         self.errors.record(queue.0, command, nsid, status);
     }
 
+    /// Removes an Asynchronous Event Request that its host has given up, without a completion.
+    pub fn forget_event_request(&mut self, command_id: u16) {
+        self.events.forget(command_id);
+    }
+
     /// Returns the next completion of an Asynchronous Event Request, if there is one.
     pub fn take_async_event(&mut self) -> Option<AsyncEventCompletion> {
         self.events.take()

@@ -98,8 +98,8 @@ impl AssociationTable {
             name if !name.is_empty() && name == self.config.subsystem_name => ControllerKind::Io,
             _ => return Err(parameter_offset::SUBSYSTEM_NAME.into()),
         };
-        let host_name =
-            parse_name(&data.host_name).filter(|name| is_name(name)).ok_or(parameter_offset::HOST_NAME)?;
+        let host_name = parse_name(&data.host_name).filter(|name| is_host_name(name));
+        let host_name = host_name.ok_or(parameter_offset::HOST_NAME)?;
         if fields.size == 0 || fields.size >= self.config.queue_entries_max {
             return Err(parameter_offset::SIZE.into());
         }
@@ -172,6 +172,8 @@ impl AssociationTable {
     }
 }
 
-fn is_name(name: &str) -> bool {
-    name.starts_with("nqn.") && name.len() <= NAME_BYTES_MAX
+/// Returns true for the qualified name of a host, or for none: SPDK's `perf` sends none, and only a key for TLS proves a
+/// name.
+fn is_host_name(name: &str) -> bool {
+    name.is_empty() || (name.starts_with("nqn.") && name.len() <= NAME_BYTES_MAX)
 }

@@ -26,6 +26,8 @@ pub struct IdentifyDwords {
     pub view: u8,
     /// CNTID.
     pub controller: u16,
+    /// CNSSID: the number of a format, for the views of formats.
+    pub format: u16,
     /// CSI.
     pub command_set: u8,
 }
@@ -35,7 +37,8 @@ impl IdentifyDwords {
     #[must_use]
     pub fn from_entry(entry: &SubmissionEntry) -> Self {
         let [_, controller] = halves(entry.cdw10.get());
-        Self { view: byte(entry.cdw10.get(), 0), controller, command_set: byte(entry.cdw11.get(), 3) }
+        let [format, _] = halves(entry.cdw11.get());
+        Self { view: byte(entry.cdw10.get(), 0), controller, format, command_set: byte(entry.cdw11.get(), 3) }
     }
 }
 

@@ -74,6 +74,10 @@ numbered! {
         CommandSetActiveNamespaces = 0x07,
         /// An active namespace, independent of its command set.
         IndependentNamespace = 0x08,
+        /// A format of blocks, NVM command set.
+        NamespaceFormat = 0x09,
+        /// A format of namespaces, as a command set describes it.
+        CommandSetFormat = 0x0A,
         /// Allocated namespace identifiers.
         AllocatedNamespaces = 0x10,
         /// An allocated namespace, NVM command set.

@@ -223,10 +223,28 @@ impl TargetConnection {
     /// Searches all slots.
     #[must_use]
     pub fn running(&self, command_id: u16) -> Option<ExchangeSlot> {
+        self.find(command_id, ExchangeStage::Running)
+    }
+
+    fn find(&self, command_id: u16, stage: ExchangeStage) -> Option<ExchangeSlot> {
         let is_it = |exchange: &CommandExchange| {
-            exchange.stage == ExchangeStage::Running && exchange.entry.command_id.get() == command_id
+            exchange.stage == stage && exchange.entry.command_id.get() == command_id
         };
         self.exchanges.iter().position(is_it).and_then(|at| u16::try_from(at).ok()).map(ExchangeSlot)
+    }
+
+    /// Holds a running command that waits without a time limit, an Asynchronous Event Request. A host that uses its
+    /// identifier for another command has given it up; then the slot is free before that command is returned.
+    pub fn hold(&mut self, slot: ExchangeSlot) {
+        self.exchange(slot).stage = ExchangeStage::Held;
+    }
+
+    /// Frees the slot of a held command. Returns false if none has this identifier.
+    fn give_up_held(&mut self, command_id: u16) -> bool {
+        let Some(slot) = self.find(command_id, ExchangeStage::Held) else { return false };
+        self.exchange(slot).stage = ExchangeStage::Free;
+        self.free.push(slot.0);
+        true
     }
 
     /// Sets the size and flow control of the queue that Connect created on this connection.
@@ -330,9 +348,10 @@ impl TargetConnection {
         let next = self.head + 1;
         self.head = if next >= self.queue_entries { 0 } else { next };
         let command_id = entry.command_id.get();
+        let is_new = self.live.insert(command_id) || self.give_up_held(command_id);
         let &index = self.free.last().ok_or(TcpFault::of(TcpFaultKind::Sequence))?;
         let slot = ExchangeSlot(index);
-        if !self.live.insert(command_id) {
+        if !is_new {
             self.send_response(command_id, TargetResponse::status(Status::COMMAND_ID_CONFLICT), 0);
             return Ok(None);
         }

@@ -28,6 +28,17 @@ fn event_requests_are_limited_to_the_announced_number() {
 }
 
 #[test]
+fn request_that_its_host_gave_up_receives_no_event() {
+    let mut host = AdminHost::new();
+    assert_eq!(request(&mut host, 3), AdminStep::Held);
+    assert_eq!(request(&mut host, 4), AdminStep::Held);
+    host.controller.forget_event_request(3);
+    host.controller.notify(AsyncEvent::InvalidDoorbellValue);
+    assert_eq!(host.controller.take_async_event().map(|answer| answer.command_id), Some(4));
+    assert_eq!(host.controller.take_async_event(), None);
+}
+
+#[test]
 fn event_completes_a_request_in_either_order() {
     let mut host = AdminHost::new();
     host.controller.notify(AsyncEvent::InvalidDoorbellValue);

@@ -113,6 +113,31 @@ fn inactive_nsids_read_as_zeroes_and_invalid_ones_are_refused() {
 }
 
 #[test]
+fn formats_are_described_by_their_number() {
+    let mut host = AdminHost::new();
+    let mut format = |cns, csi: u32, index| {
+        let entry = command(AdminOpcode::Identify, EVERYTHING, [cns, csi << 24 | index]);
+        let answer = host.execute(&entry, &[]);
+        if answer.status.is_success() { Ok(answer.data) } else { Err(answer.status) }
+    };
+    let granularity = |page: &[u8]| u16::from_le_bytes([page[64], page[65]]);
+    let (small, large) = (format(0x09, 0, 0).unwrap(), format(0x09, 0, 1).unwrap());
+    assert_eq!((u64_at(&small, 0), small[25], small[26], large[26]), (0, 1, 0, 0));
+    assert_eq!(
+        (granularity(&small), granularity(&large)),
+        (7, 0),
+        "NPWG of blocks of 512 and of 4,096 bytes"
+    );
+    assert!(format(0x0A, 0, 1).unwrap().iter().all(|&byte| byte == 0), "no protection information");
+    let keys = format(0x0A, 1, 0).unwrap();
+    assert_eq!(keys[72..74], [16, 0], "KVKML");
+    for (cns, csi, index) in [(0x09, 0, 2), (0x09, 0, 0xFFFF), (0x0A, 0, 2), (0x0A, 1, 1)] {
+        assert_eq!(format(cns, csi, index), Err(Status::INVALID_FIELD), "CNS {cns:x}, CSI {csi}, {index}");
+    }
+    assert_eq!(format(0x0A, 2, 0), Err(Status::INVALID_COMMAND_SET));
+}
+
+#[test]
 fn lists_contain_attached_or_allocated_namespaces() {
     let mut host = AdminHost::new();
     host.subsystem.detached.insert((2, 1));
@@ -162,7 +187,7 @@ fn controllers_and_command_sets_are_listed() {
 #[test]
 fn unsupported_views_are_an_invalid_field() {
     let mut host = AdminHost::new();
-    for cns in [0x04, 0x09, 0x14, 0x15, 0x16, 0x17, 0x18, 0x19, 0xFF] {
+    for cns in [0x04, 0x0B, 0x14, 0x15, 0x16, 0x17, 0x18, 0x19, 0xFF] {
         assert_eq!(host.identify(cns, 0, 0), Err(Status::INVALID_FIELD), "CNS {cns:x}");
     }
 }

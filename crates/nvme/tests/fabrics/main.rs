@@ -87,7 +87,7 @@ fn refused_parameter_is_reported_by_its_offset() {
     };
     assert_eq!(try_data(&|data| data.subsystem_name[0] = b'x'), invalid(IN_DATA | 256));
     assert_eq!(try_data(&|data| data.subsystem_name = [b'n'; 256]), invalid(IN_DATA | 256), "no terminator");
-    assert_eq!(try_data(&|data| data.host_name = [0; 256]), invalid(IN_DATA | 512));
+    assert_eq!(try_data(&|data| data.host_name[..4].fill(b'x')), invalid(IN_DATA | 512), "no qualified name");
     assert_eq!(try_data(&|data| data.host_name = [b'n'; 256]), invalid(IN_DATA | 512), "no terminator");
     assert_eq!(try_data(&|data| data.controller = 1.into()), invalid(IN_DATA | 16), "only the dynamic model");
     for size in [0, u16::MAX] {
@@ -98,6 +98,20 @@ fn refused_parameter_is_reported_by_its_offset() {
     let refused = connect(&mut all, 1, format, &right()).unwrap_err();
     assert_eq!(refused, ConnectRefusal { result: 0, status: connect_status::INCOMPATIBLE_FORMAT });
     assert!(all.is_empty(), "a refused Connect creates no association");
+}
+
+/// Checks for a former defect: SPDK's `perf` names no host, and was refused.
+#[test]
+fn host_without_a_name_is_accepted() {
+    let mut to = associations();
+    let data = ConnectData::new(("", HOST.1), NAME, CONTROLLER_DYNAMIC);
+    let joined = to.connect(&fields(0).to_entry(), data.as_bytes(), ConnectionId(1), Nanos::ZERO).unwrap();
+    enable(&mut to, joined.controller);
+    let io = |name: &str| ConnectData::new((name, HOST.1), NAME, joined.controller.0);
+    let mut queue =
+        |data: ConnectData| to.connect(&fields(1).to_entry(), data.as_bytes(), ConnectionId(2), Nanos::ZERO);
+    assert_eq!(queue(io(HOST.0)).unwrap_err(), invalid(IN_DATA | 512), "another host");
+    assert_eq!(queue(io("")).unwrap().controller, joined.controller);
 }
 
 #[test]

@@ -177,6 +177,25 @@ fn command_id_in_use_is_conflict_and_keeps_first_command() {
     command(&mut target, &bytes);
 }
 
+/// Checks for a former defect: SPDK reuses the identifier of an Asynchronous Event Request that it has given up to read CC when
+/// it detaches. It got a conflict, and detached without a shutdown.
+#[test]
+fn command_id_of_held_command_can_be_used_again() {
+    let mut target = open_target();
+    let bytes = capsule(&entry(0, 5, CapsuleData::None), &[]);
+    for _ in 0..20 {
+        let held = command(&mut target, &bytes);
+        assert_eq!(target.declare_need(held, TransferNeed::None), NeedOutcome::Now);
+        target.hold(held);
+    }
+    let slot = command(&mut target, &bytes);
+    assert_eq!(target.declare_need(slot, TransferNeed::None), NeedOutcome::Now);
+    assert!(matches!(target.advance(&mut &bytes[..]), TargetStep::NeedInput));
+    assert_eq!(only_status(&mut target), (5, Status::COMMAND_ID_CONFLICT), "it is not held");
+    target.respond(slot, TargetResponse::status(Status::SUCCESS));
+    assert_eq!(only_status(&mut target), (5, Status::SUCCESS), "one response");
+}
+
 /// Removes the only response from the send queue; returns its command identifier and status.
 fn only_status(target: &mut TargetConnection) -> (u16, Status) {
     let sent = drain(target.outgoing_mut());

@@ -109,6 +109,11 @@ impl AsyncEventState {
         true
     }
 
+    /// Removes a request that its host has given up, without a completion.
+    pub(super) fn forget(&mut self, command_id: u16) {
+        self.requests.retain(|&waiting| waiting != command_id);
+    }
+
     /// Enqueues an event. `enabled` is the Asynchronous Event Configuration.
     pub(super) fn notify(&mut self, event: AsyncEvent, enabled: u32) {
         let wanted = event.enabled_by() == 0 || event.enabled_by() & enabled != 0;

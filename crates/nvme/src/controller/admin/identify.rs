@@ -57,6 +57,14 @@ impl DeviceController {
             IdentifyView::CommandSetAllocatedNamespace => {
                 self.describe_by_set(NamespaceScope::Allocated, nsid, set?, subsystem)
             }
+            IdentifyView::NamespaceFormat => {
+                namespace::format_page(self, CommandSet::Nvm, fields.format, subsystem)
+            }
+            IdentifyView::CommandSetFormat => {
+                let set = set?;
+                let page = namespace::format_page(self, set, fields.format, subsystem)?;
+                Ok(if set == CommandSet::Nvm { zeroes() } else { page })
+            }
             IdentifyView::IndependentNamespace => {
                 let facts = self.active_namespace(nsid, subsystem)?;
                 Ok(facts.map_or_else(zeroes, |_| namespace::independent(self.config.multipath)))

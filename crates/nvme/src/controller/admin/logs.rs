@@ -141,7 +141,8 @@ impl DeviceController {
         page.data_units_written = U128::new(health.host_bytes_written.div_ceil(DATA_UNIT_BYTES).into());
         page.host_reads = U128::new(health.host_reads.into());
         page.host_writes = U128::new(health.host_writes.into());
-        page.power_cycles = U128::new(1);
+        page.power_cycles = U128::new(health.power_cycles.into());
+        page.unsafe_shutdowns = U128::new(health.unsafe_shutdowns.into());
         page.power_on_hours = U128::new(health.power_on_hours.into());
         page.media_errors = U128::new(health.media_errors.into());
         page.error_entries = U128::new(self.errors.count().into());

@@ -100,7 +100,11 @@ pub struct SubsystemHealth {
     pub host_writes: u64,
     /// Records whose checksum did not match.
     pub media_errors: u64,
-    /// Hours since the device was opened.
+    /// Openings of the medium.
+    pub power_cycles: u64,
+    /// Openings of the medium that the one before did not close.
+    pub unsafe_shutdowns: u64,
+    /// Hours for which the medium was open.
     pub power_on_hours: u64,
 }
 

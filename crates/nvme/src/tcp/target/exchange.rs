@@ -43,6 +43,8 @@ pub(super) enum ExchangeStage {
     },
     /// The data is complete and the caller executes the command.
     Running,
+    /// The command waits without a time limit: its host may give it up.
+    Held,
 }
 
 /// The result of the data digest checks of a command.

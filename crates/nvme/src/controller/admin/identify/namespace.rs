@@ -9,6 +9,7 @@ use crate::spec::identify::{
     CommandSet, IdentifyIndependent, IdentifyKv, IdentifyNvm, KvFormat, LBA_FORMAT_SHIFTS, lba_format,
 };
 use crate::spec::kv::KV_KEY_BYTES_MAX;
+use crate::spec::status::Status;
 use headwater_host::width::narrow;
 use zerocopy::little_endian::{U16, U32, U64, U128};
 use zerocopy::{FromZeros, IntoBytes};
@@ -47,6 +48,28 @@ pub(super) fn capabilities(
     match set {
         CommandSet::Nvm => nvm(controller, 0, subsystem).as_bytes().to_vec(),
         CommandSet::KeyValue => kv(controller, subsystem).as_bytes().to_vec(),
+    }
+}
+
+/// Returns what all namespaces of a format have in common, by the number of the format in its command set.
+///
+/// # Errors
+/// [`Status::INVALID_FIELD`] if the command set has no such format.
+pub(super) fn format_page(
+    controller: &DeviceController,
+    set: CommandSet,
+    index: u16,
+    subsystem: &impl NvmSubsystem,
+) -> Result<Vec<u8>, Status> {
+    match set {
+        CommandSet::Nvm if usize::from(index) < LBA_FORMAT_SHIFTS.len() => {
+            let mut page = nvm(controller, narrow(index), subsystem);
+            // Of a namespace, not of a format.
+            page.format = 0;
+            Ok(page.as_bytes().to_vec())
+        }
+        CommandSet::KeyValue if index == 0 => Ok(kv(controller, subsystem).as_bytes().to_vec()),
+        CommandSet::Nvm | CommandSet::KeyValue => Err(Status::INVALID_FIELD),
     }
 }
 
