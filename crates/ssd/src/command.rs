@@ -9,6 +9,7 @@ use bytes::Bytes;
 use headwater_dma::iova::ClientSegments;
 use headwater_nvme::spec::status::Status;
 use std::fmt;
+use std::sync::Arc;
 
 /// A key space with its own durability mode. Numbered from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -101,7 +102,7 @@ pub enum WriteCondition {
 pub enum ValueSource {
     /// Bytes that the command owns.
     Bytes(Bytes),
-    /// Bytes in client memory. They are copied once, straight into the record.
+    /// Bytes in client memory. They are copied once, straight into the record, unless the client can take the memory away.
     Client(ClientSegments),
 }
 
@@ -141,6 +142,30 @@ pub enum ValueSink {
 impl From<Vec<u8>> for ValueSink {
     fn from(bytes: Vec<u8>) -> Self {
         Self::Bytes(bytes)
+    }
+}
+
+/// A reader of one value in parts: the value is the one that was found when the reader was opened, also if its key is
+/// written later. Clones are the same reader, which is closed by the drop of the last one that its front end has.
+#[derive(Clone, Debug)]
+pub struct ValueReader(Arc<u64>);
+
+impl ValueReader {
+    /// Creates a reader that is not open. No other reader of the same front end that is open may have its number.
+    #[must_use]
+    pub fn new(number: u64) -> Self {
+        Self(Arc::new(number))
+    }
+
+    /// Returns its number.
+    #[must_use]
+    pub fn number(&self) -> u64 {
+        *self.0
+    }
+
+    /// Returns true if there is no other clone.
+    pub(crate) fn is_last(&self) -> bool {
+        Arc::strong_count(&self.0) == 1
     }
 }
 
@@ -209,6 +234,26 @@ pub enum SsdCommand {
         bytes_max: u32,
         /// The point at which the read may complete.
         release: ReadRelease,
+    },
+    /// Opens a reader of a key's value, which [`SsdCommand::ReadPart`] then reads from its start. Completes like an Exist
+    /// that waits until the record is durable.
+    OpenValue {
+        /// Key bytes.
+        key: Bytes,
+        /// The reader to open. It is open only if the command succeeds.
+        reader: ValueReader,
+    },
+    /// Reads the next bytes of a value, with no other command on the same reader in flight. The end of the value closes the
+    /// reader, and so does [`Status::SEQUENCE_MISMATCH`]: the key was written or removed, and the device needed the room of
+    /// the old value. [`Status::UNRECOVERED_ERROR`] if the part cannot be read, [`Status::INVALID_FIELD`] if the reader is
+    /// not open.
+    ReadPart {
+        /// The reader.
+        reader: ValueReader,
+        /// The vector that receives the bytes. It comes back with the completion.
+        sink: Vec<u8>,
+        /// Most bytes to read.
+        bytes_max: u32,
     },
     /// Checks that a key exists and returns length, sequence and expiry of its record (KV Exist 14h).
     Exist {

@@ -32,6 +32,7 @@ use crate::log::page_reads::{EndedRead, ReadWaiter};
 use crate::media::{Media, MediaError, PAGE_DATA_BYTES};
 use crate::mutant::{Mutant, mutant};
 use administration::AdminState;
+use administration::host_traffic::count_traffic;
 use headwater_host::clock::{Nanos, UnixMillis};
 use headwater_nvme::spec::status::Status;
 use schedule::OperationSchedule;
@@ -131,10 +132,12 @@ impl<M: Media> SsdDevice<M> {
                 if value.len() > value_max { Err(Status::INVALID_VALUE_SIZE) } else { Ok(()) }
             }
             SsdCommand::Retrieve { key, .. }
+            | SsdCommand::OpenValue { key, .. }
             | SsdCommand::Exist { key, .. }
             | SsdCommand::Delete { key, .. } => key_fits(key),
             SsdCommand::Batch { writes } => check_batch(writes, (value_max, self.batch_bytes_max())),
-            SsdCommand::List { .. }
+            SsdCommand::ReadPart { .. }
+            | SsdCommand::List { .. }
             | SsdCommand::Flush
             | SsdCommand::Fence { .. }
             | SsdCommand::Clear
@@ -223,7 +226,7 @@ impl<M: Media> SsdDevice<M> {
         let operation = &self.operations[at];
         self.tracer.record_executed(operation, completion.status, gate, self.now);
         if let OperationWork::Command(command) = &operation.work {
-            self.administration.traffic.count(command, &completion);
+            count_traffic(self.ftl.traffic_mut(), command, &completion);
             if gate <= self.ftl.durable() || mutant(Mutant::GateIgnored) {
                 self.release_queue.push_ready(front_end, completion);
             } else {
@@ -278,7 +281,13 @@ impl<M: Media> SsdDevice<M> {
     /// # Errors
     /// The media failure that prevents it.
     pub fn shutdown(&mut self, now: Nanos, wall: UnixMillis) -> Result<Nanos, MediaError> {
-        if self.ftl.is_read_only() { Ok(now) } else { self.finish_checkpoint(now, wall) }
+        if self.ftl.is_read_only() {
+            return Ok(now);
+        }
+        self.ftl.set_closing(true);
+        let closed = self.finish_checkpoint(now, wall);
+        self.ftl.set_closing(false);
+        closed
     }
 
     /// Makes all data durable and writes a checkpoint, and returns the time at which a durable record says so.

@@ -7,12 +7,15 @@
 
 mod catalog;
 mod checkpoint_space;
+mod clear_walks;
 mod commit;
 pub(crate) mod doubt;
 mod erase;
 mod find;
 mod found_record;
 mod garbage_collector;
+mod health;
+pub(crate) mod held_values;
 mod namespace_state;
 pub(crate) mod namespace_table;
 mod prefetch;
@@ -23,10 +26,13 @@ mod removal_marks;
 pub(crate) mod sanitize_mark;
 pub(crate) mod snapshot;
 mod space_reserve;
+mod value_parts;
 mod version_1_blocks;
 mod victim_pages;
+mod whole_record;
 mod write;
 
+pub(crate) use clear_walks::ClearStep;
 pub(crate) use find::{RecordPart, RecordPieces, SinkRange};
 pub(crate) use found_record::FoundRecord;
 pub(crate) use write::NewRecord;
@@ -37,8 +43,9 @@ use crate::index::expiry::ExpiryQueue;
 use crate::index::{CompositeIndex, KeyHash, KeyHasher, RecordIndex};
 use crate::limits::{NAMESPACES, SPACES};
 use crate::log::blocks::BlockTable;
-use crate::log::flash_log::{FlashCompletion, FlashLog};
+use crate::log::flash_log::{AppendSize, FlashCompletion, FlashLog};
 use crate::log::group_commit::GroupCommit;
+use crate::log::health_counters::HealthState;
 use crate::log::page_cache::PageCache;
 use crate::log::page_proof::PageProof;
 use crate::log::page_reads::{EndedRead, ReadWaiter};
@@ -56,6 +63,7 @@ use headwater_dma::pool::Pool;
 use headwater_host::clock::{Nanos, UnixMillis};
 use headwater_host::width::narrow;
 use headwater_nvme::spec::status::Status;
+use held_values::HeldValues;
 use namespace_state::NamespaceState;
 use namespace_table::{NamespaceDefinition, NamespaceTable};
 use removal_marks::RemovalMarks;
@@ -103,7 +111,9 @@ pub(crate) struct Ftl<M> {
     space: SpaceReserve,
     removals: RemovalMarks,
     snapshot: SnapshotState,
+    held_values: HeldValues,
     stats: DeviceStats,
+    health: HealthState,
     /// The number of erases when a write found no room that could be freed: until the next erase nothing changed.
     stuck_at_erases: Option<u64>,
     /// Pages whose reads failed for the present caller.
@@ -135,7 +145,9 @@ impl<M: Media> Ftl<M> {
             space: SpaceReserve::default(),
             removals: RemovalMarks::default(),
             snapshot: SnapshotState::default(),
+            held_values: HeldValues::default(),
             stats: DeviceStats::default(),
+            health: HealthState::default(),
             stuck_at_erases: None,
             failed_pages: BTreeSet::new(),
             pending_prefetch: Cell::new(PendingPrefetch::NOTHING),
@@ -378,7 +390,7 @@ impl<M: Media> Ftl<M> {
     /// Checks that the collector can append this many bytes now. It leaves a checkpoint its blocks if that makes more room
     /// than the collector can, and requests it.
     pub(crate) fn check_room(&mut self, bytes: usize) -> Result<(), StallReason> {
-        self.flash.check_room(bytes, 0, 0).map_err(|blocks| StallReason::Room { blocks })?;
+        self.flash.check_room(AppendSize::of(bytes), 0, 0).map_err(|blocks| StallReason::Room { blocks })?;
         if self.needs_checkpoint_first(self.flash.log().blocks_for(bytes)) {
             // One that is being written will do.
             if self.space.checkpoint_opened() == 0 {
@@ -465,7 +477,7 @@ impl<M: Media> Ftl<M> {
         stats.programmed_bytes = self.flash.log().programmed_pages() * PAGE_DATA_BYTES as u64;
         stats.free_blocks = narrow(self.blocks().free_count());
         stats.quarantined = self.collector.quarantined.len() as u64;
-        stats.live_bytes = self.blocks().live_bytes();
+        stats.live_bytes = self.live_bytes();
         stats.tombstone_bytes = self.blocks().tombstone_bytes();
         stats.index_bytes = self.index().bytes();
         stats.capacity_bytes = self.capacity_with(0);

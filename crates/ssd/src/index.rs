@@ -306,6 +306,27 @@ impl HashedIndex {
         self.segments[number].iter().map(move |(low, entry)| (join(number, low), entry))
     }
 
+    /// Removes the entries of a namespace from the first segment with entries from `first` on, and passes each to `retire`.
+    /// Returns the segment and the number of entries that it had; `None` if no segment is left.
+    pub fn remove_namespace(
+        &mut self,
+        first: usize,
+        namespace: NamespaceId,
+        mut retire: impl FnMut(IndexEntry),
+    ) -> Option<(usize, usize)> {
+        let number = self.next_occupied(first);
+        let segment = self.segments.get_mut(number)?;
+        let mut removed = 0;
+        let entries = segment.remove_namespace(namespace, |entry| {
+            removed += 1;
+            retire(entry);
+        });
+        let is_occupied = !segment.is_empty();
+        self.set_occupied(number, is_occupied);
+        self.len -= removed;
+        Some((number, entries))
+    }
+
     /// Replaces a segment's entries by those of a checkpoint, sorted by hash. Refuses entries of other segments and
     /// entries out of order.
     ///

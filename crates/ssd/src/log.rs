@@ -13,6 +13,7 @@ pub mod commit_record;
 pub(crate) mod commit_records;
 pub(crate) mod flash_log;
 pub mod group_commit;
+pub mod health_counters;
 pub mod page;
 pub mod page_cache;
 mod page_programs;
@@ -22,6 +23,7 @@ pub mod page_version1;
 pub mod prefix;
 pub(crate) mod recent_namespaces;
 pub mod record;
+pub mod record_draft;
 pub(crate) mod record_page;
 mod record_source;
 mod record_writer;
@@ -223,19 +225,9 @@ impl RecordLog {
         checksum: ChecksumMode,
         payload: &[RecordSource<'_>],
     ) -> RecordAddress {
-        let units = header.units() as usize;
-        let left = self.open.as_ref().map_or(0, bytes_left);
-        let bytes = units * UNIT_BYTES;
-        let chain = bytes > left && bytes > CHAIN_FROM_BYTES && left >= PAGE_DATA_BYTES;
-        if bytes > left && !chain {
-            self.finish_block(dram, blocks);
-            self.open_block(blocks, 0);
-        }
-        let mut header = *header;
-        let chained = chain || bytes > BLOCK_DATA_BYTES;
-        let flags = header.flags & !FLAG_CHAINED | if chained { FLAG_CHAINED } else { 0 };
+        let flags = self.place(dram, blocks, header);
         let checksum = if flags == header.flags { checksum } else { ChecksumMode::Compute };
-        header.flags = flags;
+        let header = RecordHeader { flags, ..*header };
         self.appended = self.appended.max(header.sequence);
         let address = self.start_record(dram);
         blocks.raise_max_sequence(address.block(), header.sequence);
@@ -271,6 +263,19 @@ impl RecordLog {
         self.align();
         self.close_full_page(dram, blocks);
         address
+    }
+
+    /// Opens a block for a record if the open one has too little room. Returns the record's flags there.
+    fn place(&mut self, dram: &mut PageCache, blocks: &mut BlockTable, header: &RecordHeader) -> u8 {
+        let left = self.open.as_ref().map_or(0, bytes_left);
+        let bytes = header.units() as usize * UNIT_BYTES;
+        let chain = bytes > left && bytes > CHAIN_FROM_BYTES && left >= PAGE_DATA_BYTES;
+        if bytes > left && !chain {
+            self.finish_block(dram, blocks);
+            self.open_block(blocks, 0);
+        }
+        let chained = chain || bytes > BLOCK_DATA_BYTES;
+        header.flags & !FLAG_CHAINED | if chained { FLAG_CHAINED } else { 0 }
     }
 
     /// Makes sure that a page with room is open and returns the address of the next record.

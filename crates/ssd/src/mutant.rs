@@ -63,6 +63,8 @@ mutants! {
     /// A write with forced unit access is acknowledged like one without.
     ForcedUnitAccessIgnored,
     // Conditions and batches.
+    /// A batch is carried out whatever the keys are that it only checks.
+    CheckIgnored,
     /// A write under the condition of a sequence is carried out whatever the sequence is.
     ConditionIgnored,
     /// An operation does not wait for another one that holds its key.
@@ -71,6 +73,10 @@ mutants! {
     AbsentDeleteSkipped,
     /// A deallocation leaves out an absent block although the absence is not durable.
     AbsentBlockSkipped,
+    /// Of a long value that is stored in parts, only the first part is stored.
+    LaterPartsNotStored,
+    /// Commands of a namespace run while entries that a clear removed are in the index.
+    ClearNotAwaited,
     // Proof of the medium.
     /// The checksum of a page's data is ignored.
     PageChecksumIgnored,
@@ -164,6 +170,8 @@ mutants! {
     // Checkpoints.
     /// A checkpoint names the next block as its start instead of the open one.
     CheckpointStartsLate,
+    /// A checkpoint begins while entries that a clear removed are in the index.
+    CheckpointDuringClear,
     /// A checkpoint becomes valid before the removals that it reflects are durable.
     CheckpointEndsEarly,
     /// The old checkpoint is discarded before a durable record names the new one.

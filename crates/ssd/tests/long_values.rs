@@ -111,6 +111,139 @@ fn long_read_gives_the_value_of_its_submission_or_none() {
     assert_eq!((read.status, read.sink.len()), (Status::KEY_DOES_NOT_EXIST, 0));
 }
 
+/// Cuts the power, and opens the device again.
+fn reopen(device: SsdDevice<MemoryMedia>) -> SsdDevice<MemoryMedia> {
+    let start = StartTime { now: Nanos::ZERO, wall: WALL };
+    let media = device.into_media().after_power_cut();
+    SsdDevice::open(media, DeviceConfig::default(), start, &mut |_| {}).unwrap()
+}
+
+fn value_of(device: &mut SsdDevice<MemoryMedia>, key: &'static [u8]) -> Vec<u8> {
+    submit(device, 999, retrieve(key, u32::MAX));
+    let completion = next(device).0;
+    assert_eq!(completion.token, 999);
+    completion.sink
+}
+
+#[test]
+fn other_commands_complete_between_the_parts_of_a_long_store() {
+    let mut device = open(256, DeviceConfig::default());
+    let (old, long) = (text(3 * MIB), text(VALUE_BYTES_MAX));
+    for command in [store(b"long", old.clone()), store(b"short", b"s".to_vec())] {
+        submit(&mut device, 1, command);
+        next(&mut device);
+    }
+    submit(&mut device, 2, store(b"long", long.clone()));
+    // Reads, stores and removals of other keys, each durable before the next one.
+    for token in 100..105 {
+        submit(&mut device, token, retrieve(b"short", u32::MAX));
+        assert_eq!((next(&mut device).0.token, device.stats().in_flight), (token, 1));
+        submit(&mut device, token, store(b"short", b"s".to_vec()));
+        assert_eq!((next(&mut device).0.token, device.stats().in_flight), (token, 1));
+        let key = Bytes::from_static(b"short");
+        submit(&mut device, token, SsdCommand::Delete { key, condition: WriteCondition::Always });
+        assert_eq!((next(&mut device).0.token, device.stats().in_flight), (token, 1));
+        submit(&mut device, token, store(b"short", b"s".to_vec()));
+        next(&mut device);
+    }
+    // A read of the same key waits for all of it.
+    submit(&mut device, 3, retrieve(b"long", u32::MAX));
+    let (completion, _) = next(&mut device);
+    assert_eq!((completion.token, completion.status), (2, Status::SUCCESS));
+    assert!(next(&mut device).0.sink == long);
+    let mut device = reopen(device);
+    assert!(value_of(&mut device, b"long") == long);
+    assert_eq!(value_of(&mut device, b"short"), b"s");
+}
+
+#[test]
+fn power_cut_in_a_long_store_leaves_the_value_before_it() {
+    let (old, long) = (text(2 * MIB), text(5 * MIB));
+    // Beside writes that are made durable between its parts.
+    for polls in [1, 2, 4, 7] {
+        let mut device = open(256, DeviceConfig::default());
+        submit(&mut device, 1, store(b"long", old.clone()));
+        next(&mut device);
+        submit(&mut device, 2, store(b"long", long.clone()));
+        for poll in 0..polls {
+            device.poll(Nanos::ZERO, WALL);
+            if poll % 3 == 0 {
+                submit(&mut device, 3, store(b"short", vec![poll; 100]));
+                assert_eq!(next(&mut device).0.token, 3);
+            }
+        }
+        let mut device = reopen(device);
+        assert!(value_of(&mut device, b"long") == old, "after {polls} polls");
+        assert_eq!(value_of(&mut device, b"short"), vec![(polls - 1) / 3 * 3; 100]);
+        // What was half built is gone: the same store again is whole.
+        submit(&mut device, 4, store(b"long", long.clone()));
+        assert_eq!(next(&mut device).0.status, Status::SUCCESS);
+        assert!(value_of(&mut reopen(device), b"long") == long);
+    }
+}
+
+#[test]
+fn long_records_agree_with_a_model_wherever_they_begin() {
+    let seed = 17;
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut device = open(96, DeviceConfig { frames_max: 2_048, ..DeviceConfig::default() });
+    let keys: [&'static [u8]; 4] = [b"a", b"b", b"c", b"d"];
+    let mut model: [Vec<u8>; 4] = Default::default();
+    let mut collected = 0;
+    for step in 0..150 {
+        let at = random.usize(0..4);
+        let long =
+            [262_145, 262_144 + 4_096 - 49, 524_288, 524_289, 1_000_000, random.usize(262_145..2_000_000)];
+        let bytes = if random.bool() { long[random.usize(0..long.len())] } else { random.usize(0..9_000) };
+        let value: Vec<u8> = std::iter::repeat_with(|| random.u8(..)).take(bytes).collect();
+        if random.u8(0..4) == 0 {
+            let other = (at + 1) % 4;
+            let writes = [(at, &value), (other, &value)].map(|(number, value)| BatchWrite::Store {
+                key: Bytes::from_static(keys[number]),
+                value: value.clone().into(),
+                condition: WriteCondition::Always,
+                expiry: RecordExpiry::Never,
+            });
+            submit(&mut device, 1, SsdCommand::Batch { writes: writes.into() });
+            model[other].clone_from(&value);
+        } else {
+            submit(&mut device, 1, store(keys[at], value.clone()));
+        }
+        model[at] = value;
+        assert_eq!(next(&mut device).0.status, Status::SUCCESS, "seed {seed} step {step}");
+        if step % 50 == 49 {
+            collected += device.stats().collected;
+            device = reopen(device);
+        }
+        for (key, value) in keys.iter().zip(&model) {
+            assert!(value_of(&mut device, key) == *value, "seed {seed} step {step}");
+        }
+    }
+    assert!(collected > 0, "the collector moved nothing");
+}
+
+#[test]
+fn long_store_without_room_returns_its_memory() {
+    let config = DeviceConfig { frames_max: 2_048, ..DeviceConfig::default() };
+    let mut device = open(32, config);
+    let mut refused = 0;
+    // Each would hold a quarter of the frames.
+    for number in 0..40u32 {
+        let key = Bytes::from(format!("key-{number}"));
+        let (condition, expiry) = (WriteCondition::Always, RecordExpiry::Never);
+        submit(&mut device, 1, SsdCommand::Store { key, value: text(MIB).into(), condition, expiry });
+        let status = next(&mut device).0.status;
+        refused += u32::from(status == Status::CAPACITY_EXCEEDED);
+        assert!(matches!(status, Status::SUCCESS | Status::CAPACITY_EXCEEDED), "{status:?}");
+    }
+    assert!(refused > 30, "{refused} stores were refused");
+    submit(&mut device, 2, SsdCommand::Clear);
+    assert_eq!(next(&mut device).0.status, Status::SUCCESS);
+    submit(&mut device, 3, store(b"long", text(2 * MIB)));
+    assert_eq!(next(&mut device).0.status, Status::SUCCESS);
+    assert!(value_of(&mut device, b"long") == text(2 * MIB));
+}
+
 /// Returns a batch of so many values of one length.
 fn batch(count: usize, value_bytes: usize) -> Vec<BatchWrite> {
     let writes = (0..count).map(|number| BatchWrite::Store {

@@ -95,7 +95,8 @@ impl<M: Media> SsdDevice<M> {
     #[inline]
     pub fn record_bytes(&self, namespace: NamespaceId, key: &[u8]) -> usize {
         let hash = self.ftl.hasher().hash(namespace, key);
-        self.ftl.index().find(hash, 0).map_or(0, |entry| entry.units as usize * UNIT_BYTES)
+        let record = self.ftl.index().find(hash, 0).filter(|entry| !self.ftl.is_clearing(entry.namespace));
+        record.map_or(0, |entry| entry.units as usize * UNIT_BYTES)
     }
 
     /// Returns the number of operations in flight, without completions that wait for durability.

@@ -11,7 +11,7 @@
 //! The controllers live as long as the process.
 
 mod actions;
-mod host_traffic;
+pub(super) mod host_traffic;
 mod identity;
 
 pub use identity::{identity, namespace_uuid};
@@ -21,7 +21,6 @@ use crate::namespace::NamespaceChange;
 use crate::namespace::sanitize::{SanitizeMark, SanitizePhase};
 use headwater_nvme::controller::AdminCompletion;
 use headwater_nvme::controller::admin::{NamespaceAction, SanitizeState, SanitizeStatus, SubsystemIdentity};
-use host_traffic::HostTraffic;
 use std::collections::{BTreeSet, VecDeque};
 
 /// The front end number under which commands of actions are submitted; no real front end has it.
@@ -58,7 +57,6 @@ pub(crate) struct AdminState {
     pub(crate) purge: Option<SanitizePurge>,
     /// Client bytes written up to the end of the last sanitize operation.
     pub(crate) client_bytes_at_sanitize: u64,
-    pub(crate) traffic: HostTraffic,
     pub(crate) discovery_log: Vec<u8>,
     /// Actions in order of arrival; the first is being carried out.
     pub(crate) actions: VecDeque<PendingAction>,
@@ -74,7 +72,6 @@ impl Default for AdminState {
             sanitize: SanitizeStatus::default(),
             purge: None,
             client_bytes_at_sanitize: 0,
-            traffic: HostTraffic::default(),
             discovery_log: Vec::new(),
             actions: VecDeque::new(),
             completions: VecDeque::new(),

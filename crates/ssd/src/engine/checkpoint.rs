@@ -173,6 +173,11 @@ impl Checkpointer {
 
     /// Starts to write when enough blocks are free; until then requests them from the collector.
     fn begin<M: Media>(&mut self, ftl: &mut Ftl<M>) -> bool {
+        // The map says that a clear is done, and recovery takes every entry behind it for a later one.
+        if ftl.is_clearing_any() && !mutant(Mutant::CheckpointDuringClear) {
+            self.state = CheckpointState::WaitingForRoom;
+            return false;
+        }
         let blocks = ftl.checkpoint_blocks();
         if !ftl.has_checkpoint_blocks(blocks) {
             self.state = CheckpointState::WaitingForRoom;

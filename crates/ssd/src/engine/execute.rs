@@ -10,14 +10,19 @@ mod block_namespace;
 mod block_read;
 mod block_write;
 mod list;
+mod long_store;
 mod long_value;
 mod namespace;
+mod staged_value;
+mod value_parts;
 
 use crate::command::{
     NamespaceId, ReadRelease, RecordExpiry, Sequence, SsdCommand, SsdCompletion, ValueSink, ValueSource,
     WriteCondition,
 };
-use crate::engine::operation::{CommandSubject, DeviceOperation, OperationWork, ValueProgress};
+use crate::engine::operation::{
+    CommandSubject, DeviceOperation, OperationWork, StoreProgress, ValueProgress,
+};
 use crate::ftl::namespace_table::NamespaceDefinition;
 use crate::ftl::{FoundRecord, Ftl, NewRecord, RecordPart, SinkRange, StallReason};
 use crate::index::{KeyHash, RecordIndex};
@@ -78,6 +83,7 @@ pub(crate) fn execute<M: Media>(
     if let Err(status) = check_namespace_kind(ftl, operation) {
         return Ok(ExecutionOutcome::status(status, Sequence(0)));
     }
+    let front_end = operation.front_end;
     let command = match &mut operation.work {
         OperationWork::Expire { address } => return expire(ftl, hash, *address),
         OperationWork::Command(
@@ -95,7 +101,7 @@ pub(crate) fn execute<M: Media>(
     match command {
         SsdCommand::Store { key, value, condition, expiry } => {
             let write = KeyTarget { namespace, hash, key, condition: *condition, expiry: *expiry };
-            store(ftl, &write, value)
+            store(ftl, &write, value, &mut operation.store_progress)
         }
         SsdCommand::Delete { key, condition } => delete(
             ftl,
@@ -105,27 +111,22 @@ pub(crate) fn execute<M: Media>(
             let target = KeyTarget::unconditional(namespace, hash, key);
             retrieve(ftl, &target, (sink, *bytes_max), *release, &mut operation.value_progress)
         }
+        SsdCommand::OpenValue { key, reader } => {
+            value_parts::open(ftl, &KeyTarget::unconditional(namespace, hash, key), (front_end, reader))
+        }
+        SsdCommand::ReadPart { reader, sink, bytes_max } => {
+            value_parts::read(ftl, (front_end, reader), (sink, *bytes_max))
+        }
         SsdCommand::Exist { key, release } => {
             exist(ftl, &KeyTarget::unconditional(namespace, hash, key), *release)
         }
-        SsdCommand::Batch { writes } => batch::batch(ftl, namespace, writes),
+        SsdCommand::Batch { writes } => batch::batch(ftl, namespace, writes, &mut operation.store_progress),
         SsdCommand::List { keys_max, .. } => {
             let keys_max = (*keys_max).clamp(1, LIST_KEYS_MAX) as usize;
             list::run(ftl, operation, keys_max)
         }
-        SsdCommand::Flush if mutant(Mutant::FlushGateIgnored) => {
-            Ok(ExecutionOutcome::status(Status::SUCCESS, Sequence(0)))
-        }
-        SsdCommand::Flush => Ok(ExecutionOutcome {
-            gate: ReleaseGate::Durable(ftl.last_sequence()),
-            ..ExecutionOutcome::written(ftl.last_sequence())
-        }),
-        SsdCommand::Fence { .. } if mutant(Mutant::FenceGateIgnored) => {
-            Ok(ExecutionOutcome::status(Status::SUCCESS, Sequence(0)))
-        }
-        SsdCommand::Fence { up_to } => {
-            Ok(ExecutionOutcome::status(Status::SUCCESS, (*up_to).min(ftl.last_sequence())))
-        }
+        SsdCommand::Flush => Ok(flush(ftl)),
+        SsdCommand::Fence { up_to } => Ok(fence(ftl, *up_to)),
         SsdCommand::Clear => clear(ftl, namespace),
         SsdCommand::Namespace(change) => namespace::apply_change(ftl, namespace, change),
         SsdCommand::Read { .. }
@@ -135,6 +136,19 @@ pub(crate) fn execute<M: Media>(
         | SsdCommand::Verify { .. }
         | SsdCommand::Copy { .. } => unreachable!("commands on blocks were run above"),
     }
+}
+
+fn flush<M: Media>(ftl: &Ftl<M>) -> ExecutionOutcome {
+    if mutant(Mutant::FlushGateIgnored) {
+        return ExecutionOutcome::status(Status::SUCCESS, Sequence(0));
+    }
+    let applied = ftl.last_sequence();
+    ExecutionOutcome { gate: ReleaseGate::Durable(applied), ..ExecutionOutcome::written(applied) }
+}
+
+fn fence<M: Media>(ftl: &Ftl<M>, up_to: Sequence) -> ExecutionOutcome {
+    let seen = if mutant(Mutant::FenceGateIgnored) { Sequence(0) } else { up_to.min(ftl.last_sequence()) };
+    ExecutionOutcome::status(Status::SUCCESS, seen)
 }
 
 /// Checks that the namespace has the kind that a command on keys, or on a namespace as a whole, needs.
@@ -268,6 +282,7 @@ fn store<M: Media>(
     ftl: &mut Ftl<M>,
     one: &KeyTarget<'_>,
     value: &ValueSource,
+    progress: &mut Option<StoreProgress>,
 ) -> Result<ExecutionOutcome, StallReason> {
     let found = one.find_replaced(ftl)?;
     if let Err(status) = one.check_condition(ftl, found.as_ref()) {
@@ -279,10 +294,7 @@ fn store<M: Media>(
         namespace: one.namespace,
         hash: one.hash,
         key: one.key,
-        value: Some(match value {
-            ValueSource::Bytes(bytes) => RecordSource::Bytes(bytes),
-            ValueSource::Client(segments) => RecordSource::Client(segments),
-        }),
+        value: Some(RecordSource::of(value)),
         expiry_ms: one.expiry_ms(alive),
         batch: 0,
     };
@@ -291,7 +303,19 @@ fn store<M: Media>(
     if let Err(status) = ftl.check_capacity(more, more, less).and(quota) {
         return Ok(ExecutionOutcome::status(status, Sequence(0)));
     }
-    ftl.check_client_room(record.bytes())?;
+    let bytes = long_store::room_of(more, value.len());
+    if let Some(draft) = long_store::prepare(ftl, std::iter::once(record), bytes, progress)?.pop() {
+        if staged_value::is_lost(value) {
+            ftl.discard_draft(draft);
+            return Ok(ExecutionOutcome::status(Status::DATA_TRANSFER_ERROR, Sequence(0)));
+        }
+        return Ok(ExecutionOutcome::written(ftl.write_draft(&record, draft, found)));
+    }
+    let value = match staged_value::stage(value) {
+        Ok(value) => value,
+        Err(status) => return Ok(ExecutionOutcome::status(status, Sequence(0))),
+    };
+    let record = NewRecord { value: Some(RecordSource::of(&value)), ..record };
     Ok(ExecutionOutcome::written(ftl.write(&record, found)))
 }
 
@@ -334,7 +358,7 @@ fn expire<M: Media>(
     let nothing =
         ExecutionOutcome { completion: SsdCompletion::new(0, Status::SUCCESS), gate: ReleaseGate::Immediate };
     let entry = (0..).map_while(|nth| ftl.index().find(hash, nth)).find(|entry| entry.address == address);
-    let Some(entry) = entry else { return Ok(nothing) };
+    let Some(entry) = entry.filter(|entry| !ftl.is_clearing(entry.namespace)) else { return Ok(nothing) };
     let Some(header) = ftl.header(entry, RecordPart::Key)? else {
         // The header is damaged: a read of the key reports the damage, and the key leaves the expiry queue.
         ftl.forget_expiry(hash, address);
@@ -394,14 +418,15 @@ fn retrieve<M: Media>(
     let mut outcome = lookup_outcome(ftl, found.as_ref(), release);
     let found = found.filter(|found| !ftl.expired(found));
     if let Some(FoundRecord { entry, header: Some(header) }) = found {
-        let intact = match sink {
-            ValueSink::Bytes(bytes) if long_value::is_read_in_parts(&header, bytes, progress.as_ref()) => {
-                long_value::read_part(ftl, (entry, &header), (bytes, bytes_max), progress)?
-            }
-            _ => ftl.read_value(entry, &header, sink, SinkRange::front(bytes_max))?,
+        let intact = if long_value::is_read_in_parts(&header, sink, progress.as_ref()) {
+            long_value::read_part(ftl, (entry, &header), (sink, bytes_max), progress)?
+        } else {
+            ftl.read_value(entry, &header, sink, SinkRange::front(bytes_max))?
         };
         if !intact {
             outcome.completion.status = Status::UNRECOVERED_ERROR;
+        } else if staged_value::has_lost_pages(sink) {
+            outcome.completion.status = Status::DATA_TRANSFER_ERROR;
         }
     } else if let (Some(_), ValueSink::Bytes(bytes)) = (progress.take(), sink) {
         // The record expired, or its namespace was cleared, when a part of it was read.

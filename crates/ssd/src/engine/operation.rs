@@ -11,6 +11,7 @@ use crate::ftl::namespace_table::record_position;
 use crate::index::{KeyHash, KeyHasher};
 use crate::limits::OPERATIONS_MAX;
 use crate::log::record::RecordAddress;
+use crate::log::record_draft::RecordDraft;
 use crate::media::PageAddress;
 use crate::namespace::BlockFormat;
 use headwater_host::clock::Nanos;
@@ -50,6 +51,8 @@ impl SsdCommand {
         match self {
             Self::Store { .. }
             | Self::Retrieve { .. }
+            | Self::OpenValue { .. }
+            | Self::ReadPart { .. }
             | Self::Exist { .. }
             | Self::Delete { .. }
             | Self::Batch { .. }
@@ -117,6 +120,15 @@ pub(crate) struct ValueProgress {
     pub(crate) crc: u32,
 }
 
+/// The progress of a store of long values, kept while other operations have their turn.
+#[derive(Debug, Default)]
+pub(crate) struct StoreProgress {
+    /// The records that are built, the last one perhaps in part.
+    pub(crate) drafts: Vec<RecordDraft>,
+    /// True if all of them are built whole.
+    pub(crate) is_whole: bool,
+}
+
 /// One operation in flight.
 #[derive(Debug)]
 pub(crate) struct DeviceOperation {
@@ -145,6 +157,8 @@ pub(crate) struct DeviceOperation {
     pub(crate) progress: BlockProgress,
     /// The progress of a read of a long value.
     pub(crate) value_progress: Option<ValueProgress>,
+    /// The progress of a store of long values.
+    pub(crate) store_progress: Option<StoreProgress>,
     pub(crate) submitted: Nanos,
     pub(crate) started: Option<Nanos>,
 }
@@ -173,9 +187,16 @@ impl DeviceOperation {
             list_position: ListPosition::START,
             progress: BlockProgress::default(),
             value_progress: None,
+            store_progress: None,
             submitted: now,
             started: None,
         }
+    }
+
+    /// Returns true if a part of what it copies in parts is copied.
+    pub(crate) fn has_begun_copy(&self) -> bool {
+        self.value_progress.is_some_and(|progress| progress.bytes_done > 0)
+            || self.store_progress.as_ref().is_some_and(|progress| !progress.drafts.is_empty())
     }
 
     /// Computes the spans of the keys or blocks that it works on; their ranges were checked against the limits.
@@ -187,6 +208,7 @@ impl DeviceOperation {
         match command {
             SsdCommand::Store { key, .. }
             | SsdCommand::Retrieve { key, .. }
+            | SsdCommand::OpenValue { key, .. }
             | SsdCommand::Exist { key, .. }
             | SsdCommand::Delete { key, .. } => self.span = KeySpan::one(hasher.hash(namespace, key)),
             SsdCommand::Batch { writes } => {
@@ -209,7 +231,10 @@ impl DeviceOperation {
                 let target = LbaRange { start: *destination, blocks };
                 self.set_block_spans(sources.iter().copied().chain([target]).collect());
             }
-            SsdCommand::Flush | SsdCommand::Fence { .. } | SsdCommand::Clear => {}
+            SsdCommand::ReadPart { .. }
+            | SsdCommand::Flush
+            | SsdCommand::Fence { .. }
+            | SsdCommand::Clear => {}
         }
     }
 
@@ -229,7 +254,11 @@ impl DeviceOperation {
             OperationWork::Expire { .. } => true,
             OperationWork::Command(command) => !matches!(
                 command,
-                SsdCommand::List { .. } | SsdCommand::Flush | SsdCommand::Fence { .. } | SsdCommand::Clear
+                SsdCommand::ReadPart { .. }
+                    | SsdCommand::List { .. }
+                    | SsdCommand::Flush
+                    | SsdCommand::Fence { .. }
+                    | SsdCommand::Clear
             ),
         }
     }
@@ -270,7 +299,8 @@ impl DeviceOperation {
     pub(crate) fn fill_completion(&mut self, completion: &mut SsdCompletion) {
         if let OperationWork::Command(
             SsdCommand::Retrieve { sink: ValueSink::Bytes(bytes), .. }
-            | SsdCommand::Read { sink: ValueSink::Bytes(bytes), .. },
+            | SsdCommand::Read { sink: ValueSink::Bytes(bytes), .. }
+            | SsdCommand::ReadPart { sink: bytes, .. },
         ) = &mut self.work
         {
             completion.sink = std::mem::take(bytes);
@@ -333,7 +363,11 @@ impl OperationSlab {
         self.live += 1;
         match self.vacant.pop() {
             Some(at) => {
-                self.slots[at] = Some(operation);
+                // The operation is moved once where the compiler knows that there is none to drop.
+                match &mut self.slots[at] {
+                    slot @ None => *slot = Some(operation),
+                    Some(_) => panic!("slot {at} is vacant and holds an operation"),
+                }
                 at
             }
             None => {
@@ -411,6 +445,8 @@ impl DeviceOperation {
                 | SsdCommand::Copy { .. }
                 | SsdCommand::Namespace(_) => true,
                 SsdCommand::Retrieve { .. }
+                | SsdCommand::OpenValue { .. }
+                | SsdCommand::ReadPart { .. }
                 | SsdCommand::Exist { .. }
                 | SsdCommand::List { .. }
                 // A fence ends the reads of an edit that writes nothing.

@@ -391,6 +391,7 @@ impl Recovery {
             checkpoint_number: self.lives.iter().filter_map(BlockLife::checkpoint).max().unwrap_or(0),
             epoch_ends,
             version_1_below: self.map.as_ref().map_or(0, |map| map.version_1_below),
+            health: newest.map(|record| record.health_at_next_opening()).unwrap_or_default(),
         }
     }
 

@@ -7,6 +7,7 @@
 //!     |  ^---------- key held by another operation: waits behind it, in order
 //!     +-- pages missing: holds its keys --pages read--> run again
 //!     +-- no room: holds its keys, first come first served --room--> run again
+//!     +-- its namespace is being cleared: waits --cleared--> run again
 //!     +-- copies in parts: holds its keys --turn--> run again
 //!     +-- depends on data not yet durable: holds its keys --durable--> run again
 //! ```
@@ -16,8 +17,8 @@
 use super::SsdDevice;
 use crate::command::{Sequence, SsdCompletion};
 use crate::engine::execute::{ExecutionOutcome, ReleaseGate, execute};
-use crate::engine::operation::{KeySpan, OperationWork};
-use crate::ftl::StallReason;
+use crate::engine::operation::{CommandSubject, KeySpan, OperationWork};
+use crate::ftl::{ClearStep, StallReason};
 use crate::index::{IndexEntry, KeyHash, RecordIndex};
 use crate::log::page_reads::{EndedRead, ReadResult, ReadWaiter};
 use crate::media::Media;
@@ -42,6 +43,8 @@ pub(super) struct OperationSchedule {
     held: BTreeMap<KeyHash, HeldSpan>,
     /// Operations stalled for room, in order.
     waiting_for_room: VecDeque<usize>,
+    /// Operations that wait until a cleared namespace has left the index, in order.
+    waiting_for_clear: VecDeque<usize>,
     /// Operations that copy in parts, in order.
     in_parts: VecDeque<usize>,
     /// Operations stalled until this sequence is durable.
@@ -91,10 +94,12 @@ impl OperationSchedule {
     /// Removes an operation that holds no keys from the queue that it waits in. Returns true if it was in one.
     pub(super) fn remove_waiting(&mut self, at: usize) -> bool {
         let behind = self.held.values_mut().map(|held| &mut held.waiters);
-        [&mut self.incoming, &mut self.runnable].into_iter().chain(behind).any(|queue| {
-            let index = queue.iter().position(|&waiting| waiting == at);
-            index.and_then(|index| queue.remove(index)).is_some()
-        })
+        [&mut self.incoming, &mut self.runnable, &mut self.waiting_for_clear].into_iter().chain(behind).any(
+            |queue| {
+                let index = queue.iter().position(|&waiting| waiting == at);
+                index.and_then(|index| queue.remove(index)).is_some()
+            },
+        )
     }
 
     /// Returns the queue behind a held span that overlaps this one: the last such span in index order.
@@ -130,7 +135,11 @@ impl<M: Media> SsdDevice<M> {
 
     /// Runs waiting operations: those whose stall has ended, those behind them, and those that wait for room.
     pub(super) fn run_waiting(&mut self) -> bool {
-        let mut moved = false;
+        let step = self.ftl.advance_clears();
+        let mut moved = step != ClearStep::Idle;
+        if step != ClearStep::Part {
+            self.schedule.runnable.extend(self.schedule.waiting_for_clear.drain(..));
+        }
         // One part, whatever the number of operations that copy in parts.
         if self.release_queue.has_room() {
             self.schedule.runnable.extend(self.schedule.in_parts.pop_front());
@@ -203,14 +212,15 @@ impl<M: Media> SsdDevice<M> {
 
     /// Runs one operation, unless one of its keys is held by another.
     pub(super) fn run_operation(&mut self, at: usize) {
-        if self.wait_for_held_keys(at) {
+        if self.wait_for_clear(at) || self.wait_for_held_keys(at) {
             return;
         }
         let waits_for_room = self.schedule.waiting_for_room.front().is_some_and(|first| *first != at);
         let operation = &mut self.operations[at];
         operation.started.get_or_insert(self.now);
         // A write waits behind earlier ones that wait for room, else small writes could starve a large record.
-        let result = if waits_for_room && operation.is_write() && operation.is_keyed() {
+        let is_behind = waits_for_room && operation.is_write() && operation.is_keyed();
+        let result = if is_behind {
             Err(StallReason::Room { blocks: 0 })
         } else {
             self.ftl.set_failed_pages(&operation.failed_pages);
@@ -223,6 +233,11 @@ impl<M: Media> SsdDevice<M> {
             for page in std::mem::take(&mut operation.pinned_pages) {
                 self.ftl.unpin(page);
             }
+            // The first write that waits for room keeps what is built; any other is built anew.
+            let keeps = matches!(result, Err(StallReason::Room { .. })) && !is_behind;
+            let begun = operation.store_progress.take_if(|_| !keeps);
+            let drafts = begun.into_iter().flat_map(|progress| progress.drafts);
+            drafts.for_each(|draft| self.ftl.discard_draft(draft));
         }
         match result {
             Ok(outcome) => {
@@ -235,6 +250,25 @@ impl<M: Media> SsdDevice<M> {
             }
             Err(stall) => self.stall_operation(at, stall),
         }
+    }
+
+    /// Returns true if the operation waits because a cleared namespace that it works on is still in the index.
+    fn wait_for_clear(&mut self, at: usize) -> bool {
+        if !self.ftl.is_clearing_any() || mutant(Mutant::ClearNotAwaited) {
+            return false;
+        }
+        let operation = &self.operations[at];
+        let OperationWork::Command(command) = &operation.work else { return false };
+        let waits = match command.subject() {
+            CommandSubject::Keys | CommandSubject::Blocks => self.ftl.is_clearing(operation.namespace),
+            CommandSubject::NamespaceTable => true,
+            CommandSubject::Namespace => false,
+        };
+        // An operation in the room queue is run again every turn anyway.
+        if waits && !self.schedule.waiting_for_room.contains(&at) {
+            self.schedule.waiting_for_clear.push_back(at);
+        }
+        waits
     }
 
     fn wait_for_held_keys(&mut self, at: usize) -> bool {
@@ -284,6 +318,11 @@ impl<M: Media> SsdDevice<M> {
                 assert!(before.is_none(), "two operations hold the span that begins at {:?}", span.first);
             }
         }
+        if stall == StallReason::Turn && self.schedule.waiting_for_room.front() == Some(&at) {
+            // It found room, and other operations may write while it is built.
+            self.schedule.waiting_for_room.pop_front();
+            self.ftl.clear_room_request();
+        }
         match stall {
             StallReason::Pages(pages) if pages.is_empty() => self.schedule.runnable.push_back(at),
             StallReason::Pages(pages) => {
@@ -293,10 +332,10 @@ impl<M: Media> SsdDevice<M> {
                     self.ftl.request_page(*page, ReadWaiter::Operation(at));
                 }
             }
+            // An operation in the room queue is run again every turn anyway.
+            StallReason::Turn if self.schedule.waiting_for_room.contains(&at) => {}
             // One is copied whole before the next one begins, so that only one holds a part.
-            StallReason::Turn if operation.value_progress.is_some_and(|progress| progress.bytes_done > 0) => {
-                self.schedule.in_parts.push_front(at);
-            }
+            StallReason::Turn if operation.has_begun_copy() => self.schedule.in_parts.push_front(at),
             StallReason::Turn => self.schedule.in_parts.push_back(at),
             StallReason::NotDurable(sequence) => {
                 self.ftl.request_sequence(sequence);
@@ -325,6 +364,9 @@ impl<M: Media> SsdDevice<M> {
         let Some(&at) = self.schedule.waiting_for_room.front().filter(|_| stuck) else {
             return false;
         };
+        if self.ftl.give_up_longest_held() {
+            return true;
+        }
         self.schedule.no_room += 1;
         let status = if self.ftl.failure().is_some() { Status::MEDIUM_FAILED } else { self.ftl.note_stuck() };
         self.complete_operation(

@@ -129,6 +129,10 @@ impl<M: Media> SsdDevice<M> {
                 let bytes = record.map_or(0, |record| u64::from(record.units) * UNIT_BYTES as u64);
                 bytes.min(u64::from(*bytes_max))
             }
+            SsdCommand::OpenValue { .. } => {
+                let record = self.ftl.index().find(operation.span.first, 0);
+                record.map_or(0, |record| u64::from(record.units) * UNIT_BYTES as u64)
+            }
             SsdCommand::Batch { writes } => {
                 let values = writes.iter().map(|write| match write {
                     BatchWrite::Store { value, .. } => value.len() as u64,
@@ -143,7 +147,11 @@ impl<M: Media> SsdDevice<M> {
     }
 }
 
-/// Returns true if a command counts against its namespace's limits: flushes, fences and administration do not.
+/// Returns true if a command counts against its namespace's limits: flushes, fences and administration do not, and the
+/// parts of a value count when its reader is opened.
 fn counts_against_limits(command: &SsdCommand) -> bool {
-    !matches!(command, SsdCommand::Flush | SsdCommand::Fence { .. } | SsdCommand::Namespace(_))
+    !matches!(
+        command,
+        SsdCommand::ReadPart { .. } | SsdCommand::Flush | SsdCommand::Fence { .. } | SsdCommand::Namespace(_)
+    )
 }

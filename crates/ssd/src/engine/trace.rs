@@ -78,6 +78,8 @@ const fn command_name(command: &SsdCommand) -> &'static str {
     match command {
         SsdCommand::Store { .. } => "store",
         SsdCommand::Retrieve { .. } => "retrieve",
+        SsdCommand::OpenValue { .. } => "open_value",
+        SsdCommand::ReadPart { .. } => "read_part",
         SsdCommand::Exist { .. } => "exist",
         SsdCommand::Delete { .. } => "delete",
         SsdCommand::Batch { .. } => "batch",

@@ -238,6 +238,7 @@ fn commit_records<R: TransferRing, F: StartupFile>(
             namespaces: 0,
             root,
             epoch_ends: Vec::new(),
+            health: None,
         };
         let mut cell = [0; CELL_BYTES];
         record.encode(&mut cell, upgrade.traits().checksum_seed);

@@ -4,14 +4,17 @@
 //! definition and the counts of a namespace. Invariant: index, expiry queue and counts change together: every live
 //! record with an expiry is in the queue, and the counts of a namespace are those of its index entries.
 
+use super::clear_walks::{ClearStep, ClearWalks, ENTRIES_PER_TURN, SEGMENTS_PER_TURN, WalkPosition};
 use super::doubt::Doubts;
 use super::found_record::FoundRecord;
 use super::namespace_state::NamespaceState;
 use super::namespace_table::{NamespaceDefinition, NamespaceTable};
 use super::sanitize_mark::FoundMark;
-use crate::command::{NamespaceId, Sequence};
+use crate::command::{Lba, NamespaceId, Sequence};
 use crate::index::expiry::ExpiryQueue;
-use crate::index::{CompositeIndex, EntryLifetime, IndexEntry, KeyHash, KeyHasher, RecordIndex};
+use crate::index::{
+    CompositeIndex, EntryLifetime, FlatIndex, HashedIndex, IndexEntry, KeyHash, KeyHasher, RecordIndex,
+};
 use crate::limits::SPACES;
 use crate::log::record::{RecordAddress, RecordHeader};
 use crate::mutant::{Mutant, mutant};
@@ -28,6 +31,7 @@ pub(super) struct Catalog {
     counts: [NamespaceState; SPACES],
     namespace_table: NamespaceTable,
     doubts: Doubts,
+    walks: ClearWalks,
     /// Wall time of this turn, at which expiries are due.
     wall: UnixMillis,
 }
@@ -42,6 +46,7 @@ impl Catalog {
             counts: [NamespaceState::default(); SPACES],
             namespace_table: NamespaceTable::default(),
             doubts: Doubts::default(),
+            walks: ClearWalks::default(),
             wall: UnixMillis(0),
         }
     }
@@ -178,44 +183,68 @@ impl Catalog {
         }
     }
 
-    /// Removes every key and block of a namespace, passes each to `retire`, and returns their number.
-    pub(super) fn clear(
-        &mut self,
-        namespace: NamespaceId,
-        sequence: Sequence,
-        mut retire: impl FnMut(IndexEntry),
-    ) -> u64 {
-        let removed = self.counts[namespace.index()].keys;
-        let mut flat = 0;
-        self.index.flat.drain(namespace, |entry| {
-            retire(entry);
-            flat += 1;
-        });
-        if flat < removed {
-            self.clear_keys(namespace, retire);
-        }
+    /// Removes every key and block of a namespace, and returns their number. Their entries leave the index in later turns,
+    /// and are dead until then.
+    pub(super) fn clear(&mut self, namespace: NamespaceId, sequence: Sequence) -> u64 {
+        let NamespaceState { keys: removed, bytes, .. } = self.counts[namespace.index()];
         self.doubts.clear(namespace, sequence);
         self.update_counts(namespace, |state| {
             *state = NamespaceState { cleared: sequence, ..NamespaceState::default() }
         });
+        if removed > 0 {
+            self.walks.begin(namespace, bytes);
+        }
         removed
     }
 
-    fn clear_keys(&mut self, namespace: NamespaceId, mut retire: impl FnMut(IndexEntry)) {
-        let mut from = KeyHash(0);
-        while let Some((hash, _)) = self.index.hashed.next(from) {
-            let removed: Vec<IndexEntry> = (0..)
-                .map_while(|nth| self.index.find(hash, nth))
-                .filter(|entry| entry.namespace == namespace)
-                .collect();
-            for entry in removed {
-                self.index.remove(hash, entry.address);
-                retire(entry);
+    /// Returns the walks through the index for cleared namespaces.
+    #[inline]
+    pub(super) fn walks(&self) -> &ClearWalks {
+        &self.walks
+    }
+
+    /// Removes the next part of the entries of cleared namespaces, and passes each to `retire`.
+    pub(super) fn advance_clears(&mut self, mut retire: impl FnMut(IndexEntry)) -> ClearStep {
+        let Some(mut walk) = self.walks.first() else { return ClearStep::Idle };
+        let walks = &mut self.walks;
+        let mut remove = |entry: IndexEntry| {
+            walk.has_expiries |= entry.lifetime == EntryLifetime::Limited;
+            walks.retire(entry.units);
+            retire(entry);
+        };
+        walk.position = match walk.position {
+            WalkPosition::Keys(first) => {
+                match walk_segments(&mut self.index.hashed, first, walk.namespace, &mut remove) {
+                    Some(next) => WalkPosition::Keys(next),
+                    None => WalkPosition::Blocks(KeyHash::of_block(walk.namespace, Lba(0))),
+                }
             }
-            from = KeyHash(hash.0 + 1);
-        }
-        let index = &self.index;
-        self.expiry.retain(|hash, address| index.contains(hash, address));
+            WalkPosition::Blocks(from) => {
+                match walk_blocks(&mut self.index.flat, from, walk.namespace, &mut remove) {
+                    Some(next) => WalkPosition::Blocks(next),
+                    None if walk.has_expiries => WalkPosition::Expiries((0, KeyHash(0), RecordAddress(0))),
+                    None => WalkPosition::End,
+                }
+            }
+            WalkPosition::Expiries(from) => {
+                let index = &self.index;
+                let live = |hash, address| index.contains(hash, address);
+                match self.expiry.retain_part(from, ENTRIES_PER_TURN, live) {
+                    Some(next) => WalkPosition::Expiries(next),
+                    None => WalkPosition::End,
+                }
+            }
+            WalkPosition::End => WalkPosition::End,
+        };
+        self.walks.set_first(walk)
+    }
+
+    /// Removes the entry of a dead record that the walk has not reached yet.
+    pub(super) fn retire_cleared(&mut self, hash: KeyHash, entry: IndexEntry, expiry_ms: u64) {
+        let removed = self.index.remove(hash, entry.address);
+        assert!(removed, "the dead record is not in the index");
+        self.expiry.remove(expiry_ms, hash, entry.address);
+        self.walks.retire(entry.units);
     }
 
     /// Changes the counts of a namespace.
@@ -342,4 +371,40 @@ impl Catalog {
     pub(super) fn load_sanitize(&mut self, mark: Option<FoundMark>) {
         self.namespace_table.load_sanitize(mark);
     }
+}
+
+/// Removes the entries of a namespace from a few segments. Returns the segment at which the walk goes on.
+fn walk_segments(
+    index: &mut HashedIndex,
+    first: usize,
+    namespace: NamespaceId,
+    remove: &mut impl FnMut(IndexEntry),
+) -> Option<usize> {
+    let (mut next, mut visited) = (first, 0);
+    for _ in 0..SEGMENTS_PER_TURN {
+        let (segment, entries) = index.remove_namespace(next, namespace, &mut *remove)?;
+        next = segment + 1;
+        visited += entries;
+        if visited >= ENTRIES_PER_TURN {
+            break;
+        }
+    }
+    Some(next)
+}
+
+/// Removes blocks of a namespace. Returns the position at which the walk goes on.
+fn walk_blocks(
+    index: &mut FlatIndex,
+    from: KeyHash,
+    namespace: NamespaceId,
+    remove: &mut impl FnMut(IndexEntry),
+) -> Option<KeyHash> {
+    let mut next = from;
+    for _ in 0..ENTRIES_PER_TURN {
+        let (position, entry) = index.next_in(namespace, next.namespace_and_lba().1)?;
+        index.remove(position, entry.address);
+        remove(entry);
+        next = KeyHash(position.0 + 1);
+    }
+    Some(next)
 }

@@ -94,7 +94,11 @@ impl<M: Media> Ftl<M> {
         }
         let barrier = self.flash.seal();
         self.idle_record_due = None;
-        let (end, claims) = self.flash.write_commit_records(CommitKind::Commit);
+        self.keep_health(now);
+        self.health.is_closed =
+            self.health.is_closing && self.flash.log().end() == self.commit.durable_prefix();
+        let kind = if self.health.is_closed { CommitKind::Closed } else { CommitKind::Commit };
+        let (end, claims) = self.flash.write_commit_records(kind);
         self.seal_snapshot();
         let checkpoint = self.flash.records().root().number;
         self.commit.begin(CommitTarget { end, barrier, claims, checkpoint });
@@ -128,6 +132,7 @@ impl<M: Media> Ftl<M> {
     pub(crate) fn is_settled(&self) -> bool {
         let end = self.flash.log().end();
         self.commit.is_idle()
+            && (self.health.is_closed || !self.health.is_closing)
             && self.flash.records().is_written()
             && (end.tick.place() == 0 || self.commit.witnessed() >= self.commit.durable_prefix())
     }
@@ -144,11 +149,30 @@ impl<M: Media> Ftl<M> {
         if self.idle_record_due.is_none_or(|due| due > now) {
             return false;
         }
+        self.keep_health(now);
         let wrote = self.flash.records().is_written() && self.flash.write_idle_record();
         // Without a frame for it the record is tried again later.
         self.idle_record_due = (!wrote).then(|| now.after(IDLE_RECORD_DELAY));
         self.flash.submit_records(now);
         wrote
+    }
+
+    /// Requests what makes more blocks eligible: a checkpoint, behind whose start they lie, and a commit that says that
+    /// the records of the last ones are durable. Returns false if neither does.
+    pub(super) fn request_victims(&mut self) -> bool {
+        let needs_checkpoint = self.blocks().has_garbage_behind(self.reusable_below);
+        if needs_checkpoint {
+            self.collector.request_checkpoint();
+        }
+        let needs_commit = self.commit.witnessed().tick < self.flash.log().end().tick;
+        if self.commit.is_idle() && needs_commit {
+            self.commit.request_sequence(self.last_sequence());
+            let due = self.commit.is_due();
+            if !due {
+                self.commit.request_commit();
+            }
+        }
+        needs_checkpoint || needs_commit
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Input: the collector's evacuated blocks, the dirty blocks, and the space that is reserved. Output: erases for the
 //! medium. Invariant: no block is erased before the records moved out of it are durable, nor while it lies in the window
-//! of the checkpoint that counts or in a snapshot.
+//! of the checkpoint that counts, in a snapshot or in a value that is read.
 
 use super::Ftl;
 use crate::media::Media;
@@ -19,7 +19,12 @@ impl<M: Media> Ftl<M> {
         let barrier =
             if mutant(Mutant::ErasedBeforeMoved) { u64::MAX } else { self.commit.durable_barrier() };
         let below = self.reusable_below();
-        while let Some(block) = self.collector.next_erase(barrier, below, &self.snapshot) {
+        loop {
+            let (snapshot, held) = (&self.snapshot, &self.held_values);
+            let keeps = |block, order| snapshot.keeps(block, order) || held.keeps(block);
+            let Some(block) = self.collector.next_erase(barrier, below, keeps) else {
+                break;
+            };
             if !self.flash.submit_erase(block, now) {
                 self.collector.put_back_evacuated(block, barrier);
                 break;
@@ -41,7 +46,12 @@ impl<M: Media> Ftl<M> {
             }
             moved = true;
         }
-        moved | self.lose_snapshot_for_space(barrier)
+        moved | self.lose_snapshot_for_space(barrier) | self.bound_held_values(barrier)
+    }
+
+    /// Returns true if fewer blocks are free, or will be, than the device wants to have ready.
+    pub(super) fn is_short_of_blocks(&self) -> bool {
+        self.blocks().free_count() + self.blocks().erasing_count() < self.space.ready_blocks()
     }
 
     /// Returns the order below which blocks lie in front of the window of the checkpoint that counts.

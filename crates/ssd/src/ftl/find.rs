@@ -10,9 +10,9 @@
 
 use super::garbage_collector::page_of;
 use super::{FoundRecord, Ftl, StallReason};
-use crate::command::{NamespaceId, Sequence, ValueSink};
-use crate::index::{EntryLifetime, IndexEntry, KeyHash, RecordIndex};
-use crate::log::record::{FLAGS_BATCH, HEADER_BYTES, RecordAddress, RecordHeader, UNIT_BYTES};
+use crate::command::{NamespaceId, ValueSink};
+use crate::index::{IndexEntry, KeyHash, RecordIndex};
+use crate::log::record::{HEADER_BYTES, RecordAddress, RecordHeader, UNIT_BYTES};
 use crate::media::Media;
 use crate::media::geometry::{BLOCK_DATA_BYTES, PAGE_DATA_BYTES, PAGES_PER_BLOCK, PageAddress};
 use crate::mutant::{Mutant, mutant};
@@ -212,12 +212,9 @@ impl<M: Media> Ftl<M> {
         self.pending_prefetch.set(PendingPrefetch { address, bytes: left });
     }
 
+    /// Returns the stall of a caller that needs the first `bytes` bytes of a record.
     pub(crate) fn all_pages(&self, address: RecordAddress, bytes: usize) -> StallReason {
-        let missing = RecordPieces::new(self, address, 0, bytes).missing();
-        match missing.iter().find(|page| self.failed_pages.contains(page)) {
-            Some(page) => StallReason::Unreadable(*page),
-            None => StallReason::Pages(missing),
-        }
+        self.pages(address, (0, bytes))
     }
 
     /// Sets the pages whose reads failed for the present caller: until [`clear_failed_pages`](Self::clear_failed_pages)
@@ -370,9 +367,18 @@ impl<M: Media> Ftl<M> {
         reach: RecordPart,
     ) -> Result<Option<FoundRecord>, StallReason> {
         let damaged = FoundRecord { entry, header: None };
-        Ok(match self.header(entry, reach)? {
+        let whole = self.whole_record(entry.address, entry.units as usize * UNIT_BYTES);
+        let header = match whole {
+            Some(record) => record.first_chunk().and_then(|front| RecordHeader::decode(front).ok()),
+            None => self.header(entry, reach)?,
+        };
+        Ok(match header {
             Some(header) if header.units() == entry.units => {
-                if self.has_key(entry, &header, key)? {
+                let is_same = match whole {
+                    Some(record) => Self::has_key_whole(record, &header, key),
+                    None => self.has_key(entry, &header, key)?,
+                };
+                if is_same {
                     let is_damaged = self.is_expired(&header) && !self.is_proven(entry, &header)?;
                     Some(if is_damaged { damaged } else { FoundRecord { entry, header: Some(header) } })
                 } else {
@@ -393,6 +399,9 @@ impl<M: Media> Ftl<M> {
         sink: &mut ValueSink,
         window: SinkRange,
     ) -> Result<bool, StallReason> {
+        if let Some(record) = self.whole_record(entry.address, header.payload_end()) {
+            return Ok(self.copy_whole_value(record, header, sink, window));
+        }
         let key_end = HEADER_BYTES + usize::from(header.key_bytes);
         let stall = |_| self.all_pages(entry.address, header.payload_end());
         let mut crc = 0;
@@ -460,22 +469,6 @@ impl<M: Media> Ftl<M> {
             at += piece.len();
         }
         Ok((taken, crc))
-    }
-
-    /// Checks that a tombstone for the expiry of the record at an address may be written now; else returns the sequence
-    /// that must be durable first. If a power cut took a batch but left the tombstone of one of its keys, the batch
-    /// would have happened in part: the earlier value of that key would be lost.
-    pub(crate) fn may_expire(&self, address: RecordAddress) -> Result<(), Sequence> {
-        let probe =
-            IndexEntry { address, units: 3, namespace: NamespaceId::FIRST, lifetime: EntryLifetime::Limited };
-        let sequence = match self.header(probe, RecordPart::Key) {
-            Ok(Some(header)) if header.flags & FLAGS_BATCH != 0 => header.sequence,
-            Ok(_) => return Ok(()),
-            // The page is not in memory. No record that starts in its block is younger than `max_sequence`, and no
-            // valid one is younger than the last sequence given out, which a torn chain may exceed.
-            Err(_) => self.blocks().get(address.block()).max_sequence.min(self.last_sequence()),
-        };
-        if sequence <= self.durable() { Ok(()) } else { Err(sequence) }
     }
 
     /// Returns the index key of a record: its key's hash, or its block's position.

@@ -7,7 +7,6 @@
 //! no block is left that was opened before it was written.
 
 use super::prefetch::PREFETCH_PAGES;
-use super::snapshot::SnapshotState;
 use super::victim_pages::VictimPages;
 use super::{Ftl, RecordPieces, StallReason};
 use crate::config::VictimPolicy;
@@ -115,30 +114,32 @@ impl GarbageCollector {
         self.round.client_bytes += bytes.max(PAGE_DATA_BYTES) as u64;
     }
 
-    /// Takes an evacuated block whose moved records are durable, that lies in front of the window, and that the snapshot
-    /// does not keep.
+    /// Takes an evacuated block whose moved records are durable, that lies in front of the window, and that nothing keeps:
+    /// neither a snapshot nor a value that is read.
     pub(super) fn next_erase(
         &mut self,
         durable_barrier: u64,
         reusable_below: u64,
-        snapshot: &SnapshotState,
+        keeps: impl Fn(BlockId, u64) -> bool,
     ) -> Option<BlockId> {
-        let at = self.evacuated.iter().position(|block| {
-            block.is_due(durable_barrier, reusable_below) && !snapshot.keeps(block.block, block.order)
-        })?;
+        let is_free = |block: &EvacuatedBlock| {
+            block.is_due(durable_barrier, reusable_below) && !keeps(block.block, block.order)
+        };
+        let at = self.evacuated.iter().position(is_free)?;
         self.evacuated.remove(at).map(|block| block.block)
     }
 
-    /// Returns true if only the snapshot keeps an evacuated block from being erased.
-    pub(super) fn is_kept_from_erase(
+    /// Returns the evacuated blocks that only what `keeps` says keeps from being erased, the longest waiting one first.
+    pub(super) fn kept_from_erase(
         &self,
         durable_barrier: u64,
         reusable_below: u64,
-        snapshot: &SnapshotState,
-    ) -> bool {
-        self.evacuated.iter().any(|block| {
-            block.is_due(durable_barrier, reusable_below) && snapshot.keeps(block.block, block.order)
-        })
+        keeps: impl Fn(BlockId, u64) -> bool,
+    ) -> Vec<BlockId> {
+        let is_kept = |block: &&EvacuatedBlock| {
+            block.is_due(durable_barrier, reusable_below) && keeps(block.block, block.order)
+        };
+        self.evacuated.iter().filter(is_kept).map(|block| block.block).collect()
     }
 
     /// Returns a block whose erase the medium did not accept.
@@ -182,7 +183,9 @@ impl<M: Media> Ftl<M> {
     fn expected_free_blocks(&self) -> usize {
         let evacuated = &self.collector.evacuated;
         let is_reusable = |block: &&EvacuatedBlock| {
-            block.order < self.reusable_below() && !self.snapshot.keeps(block.block, block.order)
+            let is_kept =
+                self.snapshot.keeps(block.block, block.order) || self.held_values.keeps(block.block);
+            block.order < self.reusable_below() && !is_kept
         };
         let reusable = evacuated.iter().filter(is_reusable).count();
         self.blocks().free_count() + self.blocks().erasing_count() + reusable
@@ -257,24 +260,10 @@ impl<M: Media> Ftl<M> {
         let victim = victim.filter(|block| !hopeless(block));
         match victim {
             Some(_) => self.collector.round.victims += 1,
-            None => self.request_victims(),
+            None if self.request_victims() => {}
+            None => _ = self.give_up_longest_held(),
         }
         victim
-    }
-
-    /// Requests what makes more blocks eligible: a checkpoint, behind whose start they lie, and a commit that says that
-    /// the records of the last ones are durable.
-    fn request_victims(&mut self) {
-        if self.blocks().has_garbage_behind(self.reusable_below) {
-            self.collector.request_checkpoint();
-        }
-        if self.commit.is_idle() && self.commit.witnessed().tick < self.flash.log().end().tick {
-            self.commit.request_sequence(self.last_sequence());
-            let due = self.commit.is_due();
-            if !due {
-                self.commit.request_commit();
-            }
-        }
     }
 
     fn has_excess_tombstones(&self) -> bool {
@@ -414,7 +403,8 @@ impl<M: Media> Ftl<M> {
 
     fn move_live(&mut self, entry: IndexEntry, header: &RecordHeader) -> Result<MoveOutcome, StallReason> {
         let hash = self.index_key(entry, header)?;
-        if !self.index().contains(hash, entry.address) && !mutant(Mutant::DeadRecordMoved) {
+        let is_live = self.index().contains(hash, entry.address) || mutant(Mutant::DeadRecordMoved);
+        if !is_live || self.retire_cleared(hash, entry, header) {
             return Ok(MoveOutcome::Done);
         }
         if !self.is_intact(entry, header)? {

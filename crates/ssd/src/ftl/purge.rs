@@ -31,8 +31,9 @@ impl<M: Media> Ftl<M> {
 
     /// Starts collection and erase of the old blocks. Returns the number left.
     pub(crate) fn purge(&mut self, up_to: Sequence) -> Result<usize, BlockQuarantined> {
-        // What is sanitized must not stay for a backup.
+        // What is sanitized must not stay for a backup or a reader.
         self.lose_snapshot(SnapshotLoss::Sanitized);
+        self.held_values.give_up();
         if self.blocks().watermark() > up_to {
             return Ok(0);
         }

@@ -17,6 +17,7 @@ use crate::log::blocks::BlockEntry;
 use crate::log::commit_record::CheckpointRoot;
 use crate::log::commit_records::CommitRecords;
 use crate::log::group_commit::GroupCommit;
+use crate::log::health_counters::HealthCounters;
 use crate::log::page_cache::PageCache;
 use crate::log::prefix::{Prefix, Tick};
 use crate::log::record::{RecordAddress, UNIT_BYTES};
@@ -50,6 +51,8 @@ pub(crate) struct FoundLog {
     pub(crate) epoch_ends: Vec<Prefix>,
     /// Blocks below this order were written by version 1.
     pub(crate) version_1_below: u64,
+    /// The counters of the SMART log, without this opening.
+    pub(crate) health: HealthCounters,
 }
 
 /// An FTL that recovery fills, and the frames that recovery reads into.
@@ -268,12 +271,13 @@ impl<M: Media> RecoveringFtl<M> {
 
     /// Continues in a new epoch, after what recovery found.
     pub(crate) fn continue_after(&mut self, found: FoundLog) {
-        let FoundLog { accepted, epoch, number, sequence, root, epoch_ends, .. } = found;
+        let FoundLog { accepted, epoch, number, sequence, root, epoch_ends, health, .. } = found;
         let epoch = if mutant(Mutant::EpochReused) { epoch.max(1) } else { epoch + 1 };
         let number = if mutant(Mutant::NumberReused) { number / 2 } else { number };
         let sequence = if mutant(Mutant::SequenceReused) { accepted.sequence } else { sequence };
         let (checkpoint, start_order) = (root.number, root.start_order);
-        let records = CommitRecords::new(epoch, number, root, epoch_ends);
+        let health = health + HealthCounters { power_cycles: 1, ..HealthCounters::default() };
+        let records = CommitRecords::new(epoch, number, root, epoch_ends, health);
         self.ftl.flash.begin_epoch(records, Sequence(sequence.0 + 1), accepted);
         self.ftl.removals = RemovalMarks::after_recovery(sequence);
         let durable = Prefix { tick: Tick::before_epoch(epoch), sequence };

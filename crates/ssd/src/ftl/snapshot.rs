@@ -232,14 +232,13 @@ impl<M: Media> Ftl<M> {
 
     /// Ends the snapshot if the device needs blocks that it keeps from being erased. Returns true if it did.
     pub(super) fn lose_snapshot_for_space(&mut self, durable_barrier: u64) -> bool {
-        let in_sight = self.blocks().free_count() + self.blocks().erasing_count();
-        let is_short = in_sight < self.space.ready_blocks();
-        if !is_short {
+        if !self.is_short_of_blocks() {
             return false;
         }
         let keeps_checkpoint =
             matches!(&self.snapshot, SnapshotState::Held(held) if !held.checkpoint_blocks.is_empty());
-        let keeps = self.collector.is_kept_from_erase(durable_barrier, self.reusable_below(), &self.snapshot);
-        (keeps_checkpoint || keeps) && self.lose_snapshot(SnapshotLoss::NoSpace)
+        let keeps = |block, order| self.snapshot.keeps(block, order);
+        let kept = self.collector.kept_from_erase(durable_barrier, self.reusable_below(), keeps);
+        (keeps_checkpoint || !kept.is_empty()) && self.lose_snapshot(SnapshotLoss::NoSpace)
     }
 }

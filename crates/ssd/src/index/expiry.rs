@@ -48,6 +48,22 @@ impl ExpiryQueue {
         self.records.retain(|&(_, hash, address)| live(hash, address));
     }
 
+    /// Keeps of `count` records from `from` on only those for which `live` returns true. Returns the record behind them;
+    /// `None` at the end.
+    pub fn retain_part(
+        &mut self,
+        from: (u64, KeyHash, RecordAddress),
+        count: usize,
+        mut live: impl FnMut(KeyHash, RecordAddress) -> bool,
+    ) -> Option<(u64, KeyHash, RecordAddress)> {
+        let mut part: Vec<_> = self.records.range(from..).take(count + 1).copied().collect();
+        let next = if part.len() > count { part.pop() } else { None };
+        for record in part.into_iter().filter(|&(_, hash, address)| !live(hash, address)) {
+            self.records.remove(&record);
+        }
+        next
+    }
+
     /// Returns the number of records.
     #[must_use]
     pub fn len(&self) -> usize {

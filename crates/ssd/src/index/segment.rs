@@ -196,6 +196,27 @@ impl IndexSegment {
         true
     }
 
+    /// Removes every entry of a namespace, passes each to `retire`, and returns the number of entries before.
+    pub(super) fn remove_namespace(
+        &mut self,
+        namespace: NamespaceId,
+        mut retire: impl FnMut(IndexEntry),
+    ) -> usize {
+        let before = self.len;
+        let is_kept = |slot: &SegmentSlot| slot.entry().namespace != namespace;
+        let occupied = self.slots.iter().filter(|slot| !slot.is_empty());
+        occupied.clone().filter(|slot| !is_kept(slot)).for_each(|slot| retire(slot.entry()));
+        let kept = occupied.filter(|slot| is_kept(slot)).count();
+        if kept == 0 {
+            *self = Self::default();
+        } else if kept < before {
+            let homes = (kept * 5 / 4).max(HOMES_MIN);
+            let slots = self.slots.iter().copied().filter(|slot| !slot.is_empty() && is_kept(slot));
+            *self = Self::from_sorted(homes, slots);
+        }
+        before
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.len == 0
     }

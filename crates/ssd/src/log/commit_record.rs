@@ -3,6 +3,7 @@
 //! Input: the state of the log at a commit. Output: 1,024 bytes for a commit cell, and the fields again. Invariant: a
 //! record that [`CommitRecord::decode`] accepts carries the checksum of its own bytes and of its medium.
 
+use super::health_counters::{HealthCounters, HealthLayout};
 use super::prefix::{EPOCH_MAX, NUMBER_MAX, Prefix, Tick, is_up_to_epoch};
 use crate::command::Sequence;
 use crate::media::CELL_BYTES;
@@ -80,6 +81,8 @@ pub struct CommitRecord {
     pub root: CheckpointRoot,
     /// The ends of the epochs whose pages lie in the window, oldest first.
     pub epoch_ends: Vec<Prefix>,
+    /// The counters of the SMART log when it was written; earlier programs wrote none.
+    pub health: Option<HealthCounters>,
 }
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -118,7 +121,8 @@ struct CommitRecordLayout {
     index: StreamLayout,
     classes: [u8; 128],
     ends: [PrefixLayout; EPOCH_ENDS_MAX],
-    zero: [u8; 220],
+    health: HealthLayout,
+    zero: [u8; 148],
     crc: U32,
 }
 
@@ -191,7 +195,8 @@ impl CommitRecord {
             index: self.root.index.into(),
             classes: [0; 128],
             ends,
-            zero: [0; 220],
+            health: self.health.into(),
+            zero: [0; 148],
             crc: U32::ZERO,
         };
         layout.crc = crc32c(seed, &layout.as_bytes()[..CRC_COVERS]).into();
@@ -236,8 +241,17 @@ impl CommitRecord {
                 index: layout.index.into(),
             },
             epoch_ends: layout.ends[..count].iter().map(|end| (*end).into()).collect(),
+            health: layout.health.counters(),
         };
         record.is_possible().then_some(record)
+    }
+
+    /// Returns the counters with which the opening begins that finds this record as the newest one.
+    #[must_use]
+    pub fn health_at_next_opening(&self) -> HealthCounters {
+        let Some(health) = self.health else { return HealthCounters::default() };
+        let is_unsafe = u64::from(self.kind != CommitKind::Closed);
+        health + HealthCounters { unsafe_shutdowns: is_unsafe, ..HealthCounters::default() }
     }
 
     /// Returns true if a device may have written the record: with numbers that are given out, and nothing of a later epoch.
@@ -280,6 +294,7 @@ mod tests {
                 index: stream(3),
             },
             epoch_ends: vec![prefix(1, 1), prefix(2, 6)],
+            health: Some(HealthCounters { reads: 7, power_on_seconds: 1 << 40, ..HealthCounters::default() }),
         }
     }
 
@@ -288,6 +303,9 @@ mod tests {
         let mut cell = vec![0xEE; CELL_BYTES];
         record().encode(&mut cell, 4);
         assert_eq!(CommitRecord::decode(&cell, 4), Some(record()));
+        let bare = CommitRecord { health: None, ..record() };
+        bare.encode(&mut cell, 4);
+        assert_eq!(CommitRecord::decode(&cell, 4), Some(bare));
         assert_eq!(CommitRecord::decode(&cell, 5), None);
         assert!(cell[RECORD_BYTES..].iter().all(|byte| *byte == 0));
     }

@@ -4,6 +4,7 @@
 //! that one lies in front of the blocks and one behind them. Invariant: a number is given out once in the life of a medium.
 
 use super::commit_record::{CheckpointRoot, CommitKind, CommitRecord, EPOCH_ENDS_MAX};
+use super::health_counters::HealthCounters;
 use super::prefix::Prefix;
 use crate::media::token::MediaPurpose;
 use crate::media::{CellNumber, Media, MediaOp, MediaTraits, RefusedOp};
@@ -22,6 +23,8 @@ pub(crate) struct CommitRecords {
     number_next: u64,
     root: CheckpointRoot,
     epoch_ends: Vec<Prefix>,
+    /// The counters at the opening, and those of the next record.
+    health: [HealthCounters; 2],
     waiting: VecDeque<(CellNumber, MediaFrame)>,
     in_flight: usize,
 }
@@ -43,11 +46,20 @@ impl CommitRecords {
         last_number: u64,
         root: CheckpointRoot,
         mut epoch_ends: Vec<Prefix>,
+        health: HealthCounters,
     ) -> Self {
         // Pages name the end of the epoch before theirs as well, so the oldest ends are the ones to leave out.
         let extra = epoch_ends.len().saturating_sub(EPOCH_ENDS_MAX);
         epoch_ends.drain(..extra);
-        Self { epoch, number_next: last_number + 1, root, epoch_ends, waiting: VecDeque::new(), in_flight: 0 }
+        Self {
+            epoch,
+            number_next: last_number + 1,
+            root,
+            epoch_ends,
+            health: [health; 2],
+            waiting: VecDeque::new(),
+            in_flight: 0,
+        }
     }
 
     /// Returns the epoch.
@@ -58,6 +70,16 @@ impl CommitRecords {
     /// Returns the checkpoint that the next record names.
     pub(crate) fn root(&self) -> &CheckpointRoot {
         &self.root
+    }
+
+    /// Returns the counters of the SMART log with which this opening began.
+    pub(crate) fn health_at_opening(&self) -> HealthCounters {
+        self.health[0]
+    }
+
+    /// Sets the counters of the next records.
+    pub(crate) fn set_health(&mut self, health: HealthCounters) {
+        self.health[1] = health;
     }
 
     /// Returns the number of ends of epochs in a record.
@@ -92,6 +114,7 @@ impl CommitRecords {
             namespaces,
             root: self.root,
             epoch_ends: self.epoch_ends.clone(),
+            health: Some(self.health[1]),
         };
         record.encode(&mut frame[..crate::media::CELL_BYTES], traits.checksum_seed);
         traits.cell_of(number)

@@ -5,6 +5,8 @@
 //! the block table, the reads and the page cache change together, so that no page of an erased block is shown; the
 //! first failure of a program, an erase or a flush is kept.
 
+mod drafts;
+
 use crate::command::Sequence;
 use crate::config::{FailedOperation, FailedWrite};
 use crate::log::blocks::BlockTable;
@@ -24,6 +26,8 @@ use crate::mutant::{Mutant, mutant};
 use headwater_dma::frame::MediaFrame;
 use headwater_dma::pool::Pool;
 use headwater_host::clock::Nanos;
+
+pub(crate) use drafts::AppendSize;
 
 /// Most pieces of a record that is moved without an intermediate copy, on a medium that shows its pages.
 pub(crate) const DIRECT_PIECES_MAX: usize = 3;
@@ -204,18 +208,6 @@ impl<M: Media> FlashLog<M> {
             && self.reads.is_empty()
             && self.log.backlog() == 0
             && self.records.is_written()
-    }
-
-    /// Checks that an append of this many bytes finds its frames, and its blocks beside `ready` ready ones and `free` free
-    /// ones. Returns the number of blocks that it may open if not.
-    pub(crate) fn check_room(&mut self, bytes: usize, ready: usize, free: usize) -> Result<(), usize> {
-        let blocks = self.log.blocks_for(bytes);
-        let frames = self.log.frames_for(bytes) + usize::from(self.traits.guard_pages);
-        let few = self.blocks.ready_count() < blocks + ready || self.blocks.free_count() < blocks + free;
-        if (blocks > 0 && few) || !self.page_cache.reserve(frames) {
-            return Err(blocks);
-        }
-        Ok(())
     }
 
     /// Makes sure that this many frames can be taken now.

@@ -14,6 +14,9 @@ use headwater_host::copy::copy_streaming;
 use headwater_host::width::to_usize;
 use std::collections::{BTreeMap, VecDeque};
 
+/// Maximum of pages submitted at once: what a long record filled leaves in parts.
+const PAGES_AT_ONCE: usize = 128;
+
 /// Data and spare; the bytes of a frame behind them belong to the medium.
 const PAGE_BYTES: usize = PAGE_DATA_BYTES + PAGE_SPARE_BYTES;
 
@@ -94,7 +97,8 @@ impl PagePrograms {
         self.filled.get_mut(at).filter(|filled| filled.page == page).map(|filled| &mut filled.frame)
     }
 
-    /// Submits filled pages to the medium, in order, until it rejects one. Returns true if any was submitted.
+    /// Submits filled pages to the medium, in order, until it rejects one or [`PAGES_AT_ONCE`] are submitted. Returns true
+    /// if any was submitted.
     ///
     /// # Panics
     /// The medium reports a NAND rule: the log broke its invariant.
@@ -106,7 +110,8 @@ impl PagePrograms {
         now: Nanos,
     ) -> bool {
         let mut moved = false;
-        while let Some(FilledPage { id, page, mut frame, is_sealed }) = self.filled.pop_front() {
+        for _ in 0..PAGES_AT_ONCE {
+            let Some(FilledPage { id, page, mut frame, is_sealed }) = self.filled.pop_front() else { break };
             if !is_sealed {
                 PageSpare::set_checksums(&mut frame, traits.checksum_seed);
             }

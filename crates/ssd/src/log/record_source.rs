@@ -3,6 +3,7 @@
 //! Input: bytes of the device, or memory of a client. Output: one type for both, to append. Invariant: client bytes are
 //! read once.
 
+use crate::command::ValueSource;
 use headwater_dma::iova::ClientSegments;
 
 /// Bytes to append.
@@ -23,7 +24,17 @@ pub enum RecordSource<'a> {
     },
 }
 
-impl RecordSource<'_> {
+impl<'a> RecordSource<'a> {
+    /// Returns the bytes of a command's value.
+    #[must_use]
+    #[inline]
+    pub(crate) fn of(value: &'a ValueSource) -> Self {
+        match value {
+            ValueSource::Bytes(bytes) => Self::Bytes(bytes),
+            ValueSource::Client(segments) => Self::Client(segments),
+        }
+    }
+
     /// Returns the number of bytes.
     #[must_use]
     #[inline]

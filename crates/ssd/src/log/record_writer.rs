@@ -11,6 +11,7 @@ use crate::log::page_cache::PageCache;
 use crate::log::record::RecordAddress;
 use crate::media::geometry::{PAGE_DATA_BYTES, PAGES_PER_BLOCK};
 use crate::mutant::{Mutant, mutant};
+use headwater_dma::frame::MediaFrame;
 use headwater_dma::iova::ClientSegments;
 use headwater_host::copy::{copy, copy_crc32c, crc32c};
 use std::ops::Range;
@@ -27,8 +28,8 @@ pub(super) struct RecordWriter<'a> {
 }
 
 impl RecordWriter<'_> {
-    /// Returns the open page and the offset of its free rest. Opens the next page or block if the current one is full.
-    fn open_page(&mut self) -> (&mut [u8], &mut usize) {
+    /// Returns the open block with room in its open page. Opens the next page or block if the current one is full.
+    fn open_room(&mut self) -> &mut OpenBlock {
         let full = self.log.open.as_ref().is_none_or(|open| open.offset == PAGE_DATA_BYTES);
         if full {
             self.log.fill_page(PageKind::Log, self.blocks);
@@ -43,14 +44,29 @@ impl RecordWriter<'_> {
             }
         }
         let open = self.log.open.as_mut().expect("a block is open while a record is appended");
+        open.namespaces |= self.namespace;
+        open
+    }
+
+    /// Returns the open page and the offset of its free rest.
+    fn open_page(&mut self) -> (&mut [u8], &mut usize) {
+        self.open_room();
+        let open = self.log.open.as_mut().expect("a block is open while a record is appended");
         if open.frame.is_none() {
             open.frame = Some(self.dram.take_frame().expect("frames were counted before the append"));
         }
-        open.namespaces |= self.namespace;
         let OpenBlock { frame: Some(frame), offset, .. } = open else {
             unreachable!("the frame was set above")
         };
         (&mut frame[..PAGE_DATA_BYTES], offset)
+    }
+
+    /// Makes a frame with `used` bytes of the record the open page, at whose start the log is.
+    pub(super) fn put_page(&mut self, frame: MediaFrame, used: usize) {
+        let open = self.open_room();
+        assert!(open.frame.is_none() && open.offset == 0, "a page of a record begins inside of another page");
+        open.frame = Some(frame);
+        open.offset = used;
     }
 
     pub(super) fn put(&mut self, mut bytes: &[u8]) {
@@ -75,14 +91,15 @@ impl RecordWriter<'_> {
     }
 
     /// Appends bytes of client memory. The checksum covers the copy, because a client may change its memory during the
-    /// append.
+    /// append. Memory that it can take away is copied before the append, because a started append cannot fail.
     pub(super) fn put_client(&mut self, segments: &ClientSegments, part: Range<usize>, mut crc: u32) -> u32 {
         let mut at = part.start;
         while at < part.end {
             let (page, offset) = self.open_page();
             let here = (part.end - at).min(PAGE_DATA_BYTES - *offset);
             let target = &mut page[*offset..*offset + here];
-            segments.copy_in(at, target);
+            let copied = segments.copy_in(at, target);
+            assert!(copied == here, "memory that the client can take away was not copied before the append");
             crc = crc32c(crc, target);
             *offset += here;
             at += here;

@@ -5,6 +5,7 @@
 //! device killed before that. [`write_the_fixtures`] wrote them; it is run by hand when the format gets a new version.
 
 use super::*;
+use headwater_nvme::controller::NvmSubsystem as _;
 use headwater_ssd::media::file::{FileMedia, FileOptions};
 use std::path::Path;
 use tempfile::TempDir;
@@ -60,6 +61,9 @@ fn files_of_version_2_open_keep_what_they_hold_and_are_written_to() {
         let losses = device.opening_losses();
         assert_eq!((losses.lost_pages(), losses.doubt, losses.damaged_checkpoint_pages), (0, None, 0));
         check(&mut device);
+        // The program that wrote it kept no counters.
+        let health = device.health();
+        assert_eq!((health.power_cycles, health.unsafe_shutdowns, health.host_writes), (1, 0, 0));
         run(&mut device, 1, store("new", b"of this program".to_vec(), RecordExpiry::Never));
         run(
             &mut device,
@@ -69,7 +73,10 @@ fn files_of_version_2_open_keep_what_they_hold_and_are_written_to() {
         check(&mut device);
         device.shutdown(Nanos::ZERO, WALL).unwrap();
         drop(device);
-        check(&mut opened(directory.path()));
+        let mut device = opened(directory.path());
+        check(&mut device);
+        let health = device.health();
+        assert_eq!((health.power_cycles, health.unsafe_shutdowns, health.host_writes), (2, 0, 1));
     }
 }
 

@@ -6,5 +6,7 @@ mod abort;
 mod blocks;
 mod host;
 mod limits;
+mod lost_memory;
 mod model;
+mod parts;
 mod table;

@@ -4,7 +4,7 @@ use crate::failing_media::{EIO, ENODATA};
 use crate::host::{ReadErrorHost, key, text, value};
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::{
-    Fua, Lba, LbaRange, ListPosition, NamespaceId, SsdCommand, ValueSink, ValueSource,
+    Fua, Lba, LbaRange, ListPosition, NamespaceId, SsdCommand, ValueReader, ValueSink, ValueSource,
 };
 use headwater_ssd::engine::{DeviceConfig, FailedRead};
 use headwater_ssd::namespace::{BlockFormat, Namespace, NamespaceChange, NamespaceKind};
@@ -80,4 +80,30 @@ fn read_of_blocks_fails_with_unrecovered_read_error_and_returns_no_bytes() {
     let failed = host.run_in(DISK, read());
     assert_eq!((failed.status, failed.sink.len()), (Status::UNRECOVERED_READ_ERROR, 0));
     assert_eq!(host.run_in(DISK, read()).sink, data);
+}
+
+#[test]
+fn part_of_a_value_that_cannot_be_read_fails_and_the_parts_before_it_are_right() {
+    let mut host = cold_host();
+    let long: Vec<u8> = (200..260).flat_map(value).collect();
+    assert_eq!(host.set("long", &long), Status::SUCCESS);
+    let mut host = ReadErrorHost::open(host.stopped(), &DeviceConfig::default()).unwrap();
+    let page = host.device.media().page_with(&text(230));
+    host.device.media_mut().fail(page, EIO, 1);
+    let reader = ValueReader::new(1);
+    let opened = host.run(SsdCommand::OpenValue { key: b"long".as_slice().into(), reader: reader.clone() });
+    assert_eq!((opened.status, opened.value_bytes as usize), (Status::SUCCESS, long.len()));
+    let (mut read, mut failed) = (Vec::new(), 0);
+    while read.len() < long.len() {
+        let part = SsdCommand::ReadPart { reader: reader.clone(), sink: Vec::new(), bytes_max: 50_000 };
+        let part = host.run(part);
+        if part.status == Status::UNRECOVERED_ERROR {
+            assert!(part.sink.is_empty() && (80_000..=130_000).contains(&read.len()), "after {}", read.len());
+            failed += 1;
+            continue;
+        }
+        assert_eq!(part.status, Status::SUCCESS);
+        read.extend(part.sink);
+    }
+    assert!(failed == 1 && read == long, "{failed} parts failed");
 }

@@ -1,42 +1,38 @@
-//! Counters of host reads and writes for the SMART log.
+//! Counts what hosts read and write, for the SMART log.
 //!
-//! Input: commands with their completions. Output: sums since the device was opened.
+//! Input: commands with their completions. Output: sums in the counters.
 
 use crate::command::{BatchWrite, SsdCommand, SsdCompletion};
+use crate::log::health_counters::HealthCounters;
 
-/// Commands and bytes that hosts read and wrote.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct HostTraffic {
-    pub(crate) reads: u64,
-    pub(crate) bytes_read: u64,
-    pub(crate) writes: u64,
-    pub(crate) bytes_written: u64,
-}
-
-impl HostTraffic {
-    /// Counts a completed command.
-    pub(crate) fn count(&mut self, command: &SsdCommand, completion: &SsdCompletion) {
-        if !completion.status.is_success() {
-            return;
+/// Counts a completed command.
+pub(crate) fn count_traffic(counters: &mut HealthCounters, command: &SsdCommand, completion: &SsdCompletion) {
+    if !completion.status.is_success() {
+        return;
+    }
+    let (read, written) = match command {
+        SsdCommand::Retrieve { bytes_max, .. } => {
+            (Some(u64::from(completion.value_bytes.min(*bytes_max))), None)
         }
-        let (read, written) = match command {
-            SsdCommand::Retrieve { bytes_max, .. } => {
-                (Some(u64::from(completion.value_bytes.min(*bytes_max))), None)
-            }
-            SsdCommand::Read { .. } => (Some(completion.sink.len() as u64), None),
-            SsdCommand::Store { value, .. } => (None, Some(value.len() as u64)),
-            SsdCommand::Write { data, .. } => (None, Some(data.len() as u64)),
-            SsdCommand::Batch { writes } => (None, Some(writes.iter().map(write_bytes).sum())),
-            _ => (None, None),
-        };
-        if let Some(bytes) = read {
-            self.reads += 1;
-            self.bytes_read += bytes;
+        SsdCommand::ReadPart { .. } => {
+            // The command counts when its reader is opened.
+            counters.bytes_read += completion.sink.len() as u64;
+            (None, None)
         }
-        if let Some(bytes) = written {
-            self.writes += 1;
-            self.bytes_written += bytes;
-        }
+        SsdCommand::OpenValue { .. } => (Some(0), None),
+        SsdCommand::Read { .. } => (Some(completion.sink.len() as u64), None),
+        SsdCommand::Store { value, .. } => (None, Some(value.len() as u64)),
+        SsdCommand::Write { data, .. } => (None, Some(data.len() as u64)),
+        SsdCommand::Batch { writes } => (None, Some(writes.iter().map(write_bytes).sum())),
+        _ => (None, None),
+    };
+    if let Some(bytes) = read {
+        counters.reads += 1;
+        counters.bytes_read += bytes;
+    }
+    if let Some(bytes) = written {
+        counters.writes += 1;
+        counters.bytes_written += bytes;
     }
 }
 

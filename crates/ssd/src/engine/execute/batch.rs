@@ -3,8 +3,9 @@
 //! Input: the writes, each with its condition. Output: the outcome of the batch, or the pages and the room that it needs.
 //! Invariant: conditions and room are checked for every write before the first one changes anything.
 
-use super::{ExecutionOutcome, KeyTarget, record_bytes_of, seen_sequence};
+use super::{ExecutionOutcome, KeyTarget, long_store, record_bytes_of, seen_sequence};
 use crate::command::{BatchWrite, NamespaceId, RecordExpiry, Sequence};
+use crate::engine::operation::StoreProgress;
 use crate::ftl::{FoundRecord, Ftl, NewRecord, StallReason};
 use crate::log::RecordSource;
 use crate::log::record::{RecordAddress, UNIT_BYTES, batch_flags, record_units};
@@ -17,16 +18,20 @@ use headwater_nvme::spec::status::Status;
 type PlannedWrite<'a> = (KeyTarget<'a>, &'a BatchWrite, Option<FoundRecord>);
 
 /// Executes a batch.
-pub(super) fn batch<M: Media>(
+pub(super) fn batch<'a, M: Media>(
     ftl: &mut Ftl<M>,
     namespace: NamespaceId,
-    writes: &[BatchWrite],
+    writes: &'a [BatchWrite],
+    progress: &mut Option<StoreProgress>,
 ) -> Result<ExecutionOutcome, StallReason> {
     let planned = plan_batch(ftl, namespace, writes)?;
     let mut seen = ftl.last_removal();
-    for (position, (one, _, found)) in planned.iter().enumerate() {
+    for (position, (one, write, found)) in planned.iter().enumerate() {
         seen = seen.max(seen_sequence(ftl, found.as_ref()));
-        if let Err(status) = one.check_condition(ftl, found.as_ref()) {
+        let ignored = !write.is_write() && mutant(Mutant::CheckIgnored);
+        if let Err(status) = one.check_condition(ftl, found.as_ref())
+            && !ignored
+        {
             let mut outcome = ExecutionOutcome::status(status, seen_sequence(ftl, found.as_ref()));
             outcome.completion.position = narrow(position);
             return Ok(outcome);
@@ -40,7 +45,7 @@ pub(super) fn batch<M: Media>(
     }
     // A power cut may lose the removal of an absent key and keep this batch, so the batch writes its own tombstone.
     let absent_for_good = ftl.is_absence_final(namespace) || mutant(Mutant::AbsentDeleteSkipped);
-    let effective: Vec<PlannedWrite<'_>> = planned
+    let effective: Vec<PlannedWrite<'a>> = planned
         .into_iter()
         .filter(|(_, write, found)| match write {
             BatchWrite::Store { .. } => true,
@@ -57,21 +62,31 @@ pub(super) fn batch<M: Media>(
     if !batch_fits_quota(ftl, namespace, &effective) {
         return Ok(ExecutionOutcome::status(Status::CAPACITY_EXCEEDED, Sequence(0)));
     }
-    // A record that does not fit into a block leaves the block's end unused: an eighth more covers it.
-    ftl.check_client_room(more + more / 8)?;
     let last = effective.len().saturating_sub(1);
-    let mut wrote = seen;
-    for (index, (one, write, found)) in effective.into_iter().enumerate() {
-        let (value, expiry_ms) = match write {
-            BatchWrite::Store { value, .. } => {
-                let alive = found.as_ref().filter(|found| !ftl.expired(found));
-                (Some(RecordSource::Bytes(value)), one.expiry_ms(alive))
-            }
-            BatchWrite::Delete { .. } | BatchWrite::Check { .. } => (None, 0),
+    let record = |index, (one, write, _): &PlannedWrite<'a>| {
+        let value = match write {
+            BatchWrite::Store { value, .. } => Some(RecordSource::Bytes(value)),
+            BatchWrite::Delete { .. } | BatchWrite::Check { .. } => None,
         };
         let batch = batch_flags(index, last);
-        let record = NewRecord { namespace, hash: one.hash, key: one.key, value, expiry_ms, batch };
-        wrote = ftl.write(&record, found);
+        NewRecord { namespace, hash: one.hash, key: one.key, value, expiry_ms: 0, batch }
+    };
+    let records = effective.iter().enumerate().map(|(index, planned)| record(index, planned));
+    // A record that does not fit into a block leaves the block's end unused, and a long one the rest of a page: an eighth
+    // more covers it.
+    let mut drafts = long_store::prepare(ftl, records, more + more / 8, progress)?.into_iter().peekable();
+    let mut wrote = seen;
+    for (index, planned) in effective.into_iter().enumerate() {
+        let mut record = record(index, &planned);
+        let (one, write, found) = planned;
+        if let BatchWrite::Store { .. } = write {
+            record.expiry_ms = one.expiry_ms(found.as_ref().filter(|found| !ftl.expired(found)));
+        }
+        let is_long = record.value.is_some_and(|value| long_store::is_built_in_parts(value.len()));
+        wrote = match drafts.next_if(|_| is_long) {
+            Some(draft) => ftl.write_draft(&record, draft, found),
+            None => ftl.write(&record, found),
+        };
     }
     Ok(ExecutionOutcome::written(wrote))
 }

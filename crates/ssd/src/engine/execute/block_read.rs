@@ -1,24 +1,25 @@
 //! Commands that read blocks: Read, Verify, Compare, and the first half of Copy.
 //!
 //! Input: ranges of blocks. Output: their bytes, or the status of their comparison or verification. Blocks are read as
-//! their pages arrive, and no block is read twice. Invariant: a block without a record reads as zeroes, and the bytes
+//! their pages arrive, in parts between which other operations run, and no block is read twice. Invariant: a block without a record reads as zeroes, and the bytes
 //! of a block with a wrong checksum are never returned.
 
 use super::block_namespace::{BlockNamespace, BlockRecord};
-use super::{ExecutionOutcome, ReleaseGate, batch_sequence};
+use super::{ExecutionOutcome, ReleaseGate, batch_sequence, staged_value};
 use crate::command::{Lba, LbaRange, Sequence, SsdCommand, SsdCompletion, ValueSink, ValueSource};
 use crate::engine::operation::{BlockProgress, DeviceOperation, OperationWork};
 use crate::ftl::{Ftl, SinkRange, StallReason};
 use crate::media::Media;
 use crate::namespace::BlockFormat;
-use headwater_host::width::narrow;
+use headwater_host::width::{narrow, to_usize};
 use headwater_nvme::spec::status::Status;
 
 const BLOCK_BYTES_MAX: usize = BlockFormat::B4096.bytes();
 static ZEROES: [u8; BLOCK_BYTES_MAX] = [0; BLOCK_BYTES_MAX];
 
-/// Blocks verified before other operations run: a verification may cover all blocks of a namespace.
-const VERIFIED_PER_TURN: u64 = 1_024;
+/// Bytes of blocks that are read before other operations run, well below a millisecond: a transfer has many megabytes, and
+/// a verification may cover all blocks of a namespace.
+const PART_BYTES: u64 = 512 << 10;
 
 /// The purpose for which blocks are read.
 enum ReadPurpose<'a> {
@@ -38,7 +39,11 @@ pub(super) fn run<M: Media>(
 ) -> Result<ExecutionOutcome, StallReason> {
     let extent = match BlockNamespace::of(ftl, operation) {
         Ok(extent) => extent,
-        Err(status) => return Ok(ExecutionOutcome::status(status, Sequence(0))),
+        Err(status) => {
+            // The namespace was removed or changed when a part of it was read.
+            discard_parts(operation);
+            return Ok(ExecutionOutcome::status(status, Sequence(0)));
+        }
     };
     let DeviceOperation { work: OperationWork::Command(command), progress: walk, .. } = operation else {
         unreachable!("an expiry is no command on blocks")
@@ -55,7 +60,15 @@ pub(super) fn run<M: Media>(
     if let Err(status) = extent.check_range(range) {
         return Ok(ExecutionOutcome::status(status, Sequence(0)));
     }
-    let status = walk_blocks(ftl, &extent, &[range], walk, &mut purpose)?;
+    let mut status = walk_blocks(ftl, &extent, &[range], walk, &mut purpose)?;
+    let lost = match &purpose {
+        ReadPurpose::Sink(sink) => staged_value::has_lost_pages(sink),
+        ReadPurpose::Compare(ValueSource::Client(segments)) => segments.has_lost_pages(),
+        ReadPurpose::Compare(ValueSource::Bytes(_)) | ReadPurpose::Verify => false,
+    };
+    if lost && matches!(status, Status::SUCCESS | Status::COMPARE_FAILURE) {
+        status = Status::DATA_TRANSFER_ERROR;
+    }
     let mut completion = SsdCompletion::new(0, status);
     completion.sequence = walk.seen;
     if let ReadPurpose::Sink(_) = purpose
@@ -90,6 +103,7 @@ fn walk_blocks<M: Media>(
     walk: &mut BlockProgress,
     purpose: &mut ReadPurpose<'_>,
 ) -> Result<Status, StallReason> {
+    let blocks_in_part = PART_BYTES >> extent.format.shift();
     let mut before = 0;
     for (number, range) in ranges.iter().enumerate() {
         let blocks = u64::from(range.blocks);
@@ -113,17 +127,16 @@ fn walk_blocks<M: Media>(
                 ftl.count_damaged(u64::from(status == Status::UNRECOVERED_READ_ERROR));
                 return Ok(status);
             }
-            let turn = walk.blocks_done / VERIFIED_PER_TURN;
+            let part = walk.blocks_done / blocks_in_part;
             walk.blocks_done += 1;
             if let ReadPurpose::Verify = purpose {
                 // Absent blocks of a namespace in doubt are looked at one by one.
                 let certain = !ftl.doubts().is_in_doubt(extent.namespace);
                 walk.blocks_done += u64::from(certain)
                     * extent.absent_run(ftl, LbaRange { start: lba, blocks: blocks_left(range, lba) });
-                if walk.blocks_done < before + blocks && walk.blocks_done / VERIFIED_PER_TURN != turn {
-                    // Other operations run before it continues.
-                    return Err(StallReason::Pages(Vec::new()));
-                }
+            }
+            if walk.blocks_done < before + blocks && walk.blocks_done / blocks_in_part != part {
+                return Err(StallReason::Turn);
             }
         }
         before += blocks;
@@ -138,6 +151,16 @@ fn blocks_left(range: &LbaRange, from: Lba) -> u32 {
 fn blocks_of(range: &LbaRange) -> impl Iterator<Item = Lba> + use<> {
     let start = range.start.0;
     (start..start + u64::from(range.blocks)).map(Lba)
+}
+
+/// Removes from the sink of a read the parts that were read before the command failed as a whole.
+fn discard_parts(operation: &mut DeviceOperation) {
+    let done = operation.progress.blocks_done << operation.format.map_or(0, BlockFormat::shift);
+    if let OperationWork::Command(SsdCommand::Read { sink: ValueSink::Bytes(bytes), .. }) =
+        &mut operation.work
+    {
+        bytes.truncate(bytes.len() - to_usize(done));
+    }
 }
 
 /// Removes from the sink what a failed read has put there.

@@ -5,7 +5,7 @@
 //! removal of more than [`DEALLOCATE_BATCH_MAX`] blocks is several such runs.
 
 use super::block_namespace::BlockNamespace;
-use super::{ExecutionOutcome, ReleaseGate, block_read, require_durable};
+use super::{ExecutionOutcome, ReleaseGate, block_read, require_durable, staged_value};
 use crate::command::{Fua, Lba, LbaRange, NamespaceId, Sequence, SsdCommand, ValueSource};
 use crate::engine::operation::{BlockProgress, DeviceOperation, KeySpan, OperationWork};
 use crate::ftl::{Ftl, StallReason};
@@ -104,11 +104,15 @@ fn write<M: Media>(
     if let RoomCheck::Exceeded(status) = check_room_for(ftl, extent, (count, 0), blocks())? {
         return Ok(ExecutionOutcome::status(status, Sequence(0)));
     }
+    let data = match staged_value::stage(data) {
+        Ok(data) => data,
+        Err(status) => return Ok(ExecutionOutcome::status(status, Sequence(0))),
+    };
     let last = count.saturating_sub(1);
     let mut wrote = Sequence(0);
     for (index, lba) in blocks().enumerate() {
         let at = index * bytes;
-        let value = match data {
+        let value = match &*data {
             ValueSource::Bytes(data) => RecordSource::Bytes(&data[at..at + bytes]),
             ValueSource::Client(segments) => RecordSource::Part { segments, offset: at, len: bytes },
         };

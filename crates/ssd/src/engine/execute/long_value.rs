@@ -1,9 +1,10 @@
 //! Reads a long value in parts, so that a copy of many megabytes keeps no other operation waiting.
 //!
-//! Input: a record, and the progress of the operation that reads it. Output: the bytes, once all parts are copied; before,
+//! Input: a record, and the progress of the operation that reads it. Output: the bytes, in a vector or in client memory, once all parts are copied; before,
 //! a stall until the operation's next turn. Invariant: the operation holds its key between the parts, so that the record
 //! may move but not change; a failed part leaves the bytes of the parts before it.
 
+use crate::command::ValueSink;
 use crate::engine::operation::ValueProgress;
 use crate::ftl::{Ftl, RecordPieces, StallReason};
 use crate::index::IndexEntry;
@@ -16,8 +17,38 @@ use headwater_host::copy::{copy_crc32c, crc32c};
 const PART_BYTES: usize = 512 << 10;
 
 /// Returns true if a value is read in parts: it is long, and its bytes are all that its sink has.
-pub(super) fn is_read_in_parts(header: &RecordHeader, sink: &[u8], progress: Option<&ValueProgress>) -> bool {
-    header.value_bytes as usize > PART_BYTES && (sink.is_empty() || progress.is_some())
+pub(super) fn is_read_in_parts(
+    header: &RecordHeader,
+    sink: &ValueSink,
+    progress: Option<&ValueProgress>,
+) -> bool {
+    let takes_it_alone = match sink {
+        ValueSink::Bytes(bytes) => bytes.is_empty() || progress.is_some(),
+        ValueSink::Client(_) => true,
+    };
+    header.value_bytes as usize > PART_BYTES && takes_it_alone
+}
+
+/// Copies a piece of a value to offset `at` of its sink, and returns the checksum that continues `crc` over it.
+fn copy_piece(sink: &mut ValueSink, at: usize, piece: &[u8], crc: u32) -> u32 {
+    match sink {
+        ValueSink::Bytes(bytes) => {
+            let start = bytes.len();
+            bytes.resize(start + piece.len(), 0);
+            copy_crc32c(&mut bytes[start..], piece, crc)
+        }
+        ValueSink::Client(segments) => {
+            segments.copy_out(at, piece);
+            crc32c(crc, piece)
+        }
+    }
+}
+
+/// Removes what a sink received behind the first `bytes` bytes; client memory keeps what it received.
+fn truncate(sink: &mut ValueSink, bytes: usize) {
+    if let ValueSink::Bytes(received) = sink {
+        received.truncate(bytes);
+    }
 }
 
 /// Reads the next part of a value, of which the sink receives at most `bytes_max` bytes. Returns true if the whole record
@@ -25,7 +56,7 @@ pub(super) fn is_read_in_parts(header: &RecordHeader, sink: &[u8], progress: Opt
 pub(super) fn read_part<M: Media>(
     ftl: &Ftl<M>,
     (entry, header): (IndexEntry, &RecordHeader),
-    (sink, bytes_max): (&mut Vec<u8>, u32),
+    (sink, bytes_max): (&mut ValueSink, u32),
     progress: &mut Option<ValueProgress>,
 ) -> Result<bool, StallReason> {
     let key_end = HEADER_BYTES + usize::from(header.key_bytes);
@@ -35,26 +66,26 @@ pub(super) fn read_part<M: Media>(
         for piece in RecordPieces::new(ftl, entry.address, 4, key_end - 4) {
             crc = crc32c(crc, piece.map_err(stall)?);
         }
-        sink.clear();
+        truncate(sink, 0);
         *progress = Some(ValueProgress { sequence: header.sequence, bytes_done: 0, crc });
         return Err(StallReason::Turn);
     };
     let value_bytes = header.value_bytes as usize;
-    let wanted = header.value_bytes.min(bytes_max) as usize;
-    if sink.is_empty() {
-        sink.reserve_exact(wanted);
+    let mut wanted = header.value_bytes.min(bytes_max) as usize;
+    match sink {
+        ValueSink::Bytes(bytes) if bytes.is_empty() => bytes.reserve_exact(wanted),
+        ValueSink::Bytes(_) => {}
+        ValueSink::Client(segments) => wanted = wanted.min(segments.bytes()),
     }
     let (mut at, mut crc) = (before.bytes_done, before.crc);
     let end = value_bytes.min(at + PART_BYTES);
     for piece in RecordPieces::new(ftl, entry.address, key_end + at, end - at) {
         let Ok(piece) = piece else {
-            sink.truncate(before.bytes_done.min(wanted));
+            truncate(sink, before.bytes_done.min(wanted));
             return Err(ftl.all_pages(entry.address, header.payload_end()));
         };
         let (copied, rest) = piece.split_at(wanted.saturating_sub(at).min(piece.len()));
-        let start = sink.len();
-        sink.resize(start + copied.len(), 0);
-        crc = crc32c(copy_crc32c(&mut sink[start..], copied, crc), rest);
+        crc = crc32c(copy_piece(sink, at, copied, crc), rest);
         at += piece.len();
     }
     if end < value_bytes {
@@ -64,7 +95,7 @@ pub(super) fn read_part<M: Media>(
     *progress = None;
     let intact = crc == header.crc || mutant(Mutant::ReadChecksumIgnored);
     if !intact {
-        sink.clear();
+        truncate(sink, 0);
     }
     Ok(intact)
 }

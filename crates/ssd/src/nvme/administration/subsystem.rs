@@ -11,7 +11,6 @@ use crate::limits::{COPY_RANGES_MAX, NAMESPACES, VALUE_BYTES_MAX, copy_blocks_ma
 use crate::media::Media;
 use crate::namespace::MissingKey;
 use crate::namespace::{BlockFormat, NamespaceKind};
-use headwater_host::clock::Nanos;
 use headwater_host::width::narrow;
 use headwater_nvme::controller::NvmSubsystem;
 use headwater_nvme::controller::admin::{
@@ -22,7 +21,7 @@ use zerocopy::FromZeros;
 use zerocopy::little_endian::{U32, U64};
 
 const MEDIA_LOG_VERSION: u32 = 1;
-const NANOS_PER_HOUR: u64 = 3_600_000_000_000;
+const SECONDS_PER_HOUR: u64 = 3_600;
 /// Percentage of available spare below which the warning is set.
 const SPARE_WARNING_PERCENT: u8 = 10;
 
@@ -93,17 +92,19 @@ impl<M: Media> NvmSubsystem for SsdDevice<M> {
         let blocks = u64::from(self.ftl().geometry().blocks).max(1);
         let good = blocks.saturating_sub(self.ftl().stats().quarantined);
         let available_spare = u8::try_from(good * 100 / blocks).unwrap_or(100);
-        let traffic = self.administration().traffic;
+        let total = self.ftl().health(self.now());
         SubsystemHealth {
             spare_is_low: available_spare < SPARE_WARNING_PERCENT,
             is_read_only: self.failure().is_some(),
             available_spare,
-            host_bytes_read: traffic.bytes_read,
-            host_bytes_written: traffic.bytes_written,
-            host_reads: traffic.reads,
-            host_writes: traffic.writes,
-            media_errors: self.ftl().damaged() + self.ftl().stats().damaged_pages,
-            power_on_hours: self.now().since(Nanos::ZERO).0 / NANOS_PER_HOUR,
+            host_bytes_read: total.bytes_read,
+            host_bytes_written: total.bytes_written,
+            host_reads: total.reads,
+            host_writes: total.writes,
+            media_errors: total.media_errors,
+            power_cycles: total.power_cycles,
+            unsafe_shutdowns: total.unsafe_shutdowns,
+            power_on_hours: total.power_on_seconds / SECONDS_PER_HOUR,
         }
     }
 

@@ -92,6 +92,8 @@ impl ClientRights {
 fn required_access(command: &SsdCommand) -> Option<AccessLevel> {
     match command {
         SsdCommand::Retrieve { .. }
+        | SsdCommand::OpenValue { .. }
+        | SsdCommand::ReadPart { .. }
         | SsdCommand::Exist { .. }
         | SsdCommand::List { .. }
         | SsdCommand::Flush
