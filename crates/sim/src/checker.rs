@@ -43,7 +43,8 @@ const INITIAL_GROUP: u64 = 0;
 struct KeyRequest {
     key: Bytes,
     condition: WriteCondition,
-    effect: WriteEffect,
+    /// Its effect on the key; `None` for a check.
+    effect: Option<WriteEffect>,
 }
 
 #[derive(Clone, Debug)]
@@ -172,29 +173,24 @@ impl DeviceChecker {
             alone,
             durable: DurabilityPoint::Promised,
         };
+        let request = |key: &Bytes, condition, effect| KeyRequest { key: key.clone(), condition, effect };
         let store = |key: &Bytes, value: &[u8], condition, expiry| {
             let lifetime = self.lifetime(namespace, key, expiry);
-            KeyRequest {
-                key: key.clone(),
-                condition,
-                effect: WriteEffect::Store(ValueFingerprint::of(value), lifetime),
-            }
+            request(key, condition, Some(WriteEffect::Store(ValueFingerprint::of(value), lifetime)))
         };
-        let delete =
-            |key: &Bytes, condition| KeyRequest { key: key.clone(), condition, effect: WriteEffect::Delete };
+        let delete = |key: &Bytes, condition| request(key, condition, Some(WriteEffect::Delete));
         let kind = match command {
             SsdCommand::Store { key, value, condition, expiry } => {
                 write(vec![store(key, payload_bytes(value), *condition, *expiry)], true)
             }
             SsdCommand::Delete { key, condition } => write(vec![delete(key, *condition)], true),
             SsdCommand::Batch { writes } => {
-                let keys = writes.iter().filter_map(|one| match one {
+                let keys = writes.iter().map(|one| match one {
                     BatchWrite::Store { key, value, condition, expiry } => {
-                        Some(store(key, value, *condition, *expiry))
+                        store(key, value, *condition, *expiry)
                     }
-                    BatchWrite::Delete { key, condition } => Some(delete(key, *condition)),
-                    // A check changes no key, and worlds submit none.
-                    BatchWrite::Check { .. } => None,
+                    BatchWrite::Delete { key, condition } => delete(key, *condition),
+                    BatchWrite::Check { key, condition } => request(key, *condition, None),
                 });
                 write(keys.collect(), false)
             }
@@ -239,21 +235,25 @@ impl DeviceChecker {
                 sequence: 0,
                 owns_sequence: false,
                 settles: !asked.changes_table,
-                writes: keys.len(),
+                writes: keys.iter().filter(|one| one.effect.is_some()).count(),
             };
             self.groups.insert(*group, record);
             if asked.changes_table {
                 self.change = Some((namespace, *group));
             }
             for asked in keys.iter() {
-                if asked.effect.may_expire() {
+                let Some(effect) = asked.effect else {
+                    self.key(namespace, &asked.key);
+                    continue;
+                };
+                if effect.may_expire() {
                     let groups = std::mem::take(&mut self.groups);
                     self.key(namespace, &asked.key).let_open_writes_expire(&groups);
                     self.groups = groups;
                 }
                 let write = KeyWrite {
                     group: *group,
-                    effect: asked.effect,
+                    effect,
                     sequence: None,
                     replaces: match asked.condition {
                         WriteCondition::IfSequence(Sequence(base)) => Some(base),

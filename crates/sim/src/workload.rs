@@ -10,6 +10,10 @@ use headwater_host::clock::UnixMillis;
 use headwater_ssd::command::{
     BatchWrite, ListPosition, NamespaceId, ReadRelease, RecordExpiry, Sequence, SsdCommand, WriteCondition,
 };
+use std::ops::Range;
+
+/// Usual lengths of values that are longer than a block.
+pub const CHAINED_BYTES: Range<usize> = 280_000..320_000;
 
 /// The mixture of commands, keys and values.
 #[derive(Clone, Debug)]
@@ -24,12 +28,16 @@ pub struct WorkloadConfig {
     pub lengths: ValueLengths,
     /// One in this many values of the first two keys is longer than a block; 0 for never.
     pub chained_every: u32,
+    /// Lengths of these values.
+    pub chained_bytes: Range<usize>,
     /// Shares of the commands.
     pub shares: CommandShares,
     /// The use of record lifetimes.
     pub expiry: FeatureUse,
     /// The use of conditions on writes.
     pub conditions: FeatureUse,
+    /// The use of checks in batches.
+    pub checks: FeatureUse,
 }
 
 /// The lengths of values.
@@ -251,7 +259,32 @@ impl CommandStream {
                 BatchWrite::Store { key, value, condition, expiry }
             });
         }
+        if self.config.checks == FeatureUse::Some {
+            self.add_checks(&mut writes, namespace, known);
+        }
         SsdCommand::Batch { writes }
+    }
+
+    /// Makes half of the batches check keys that they do not write, as an EXEC with watched keys does: most checks name the
+    /// sequence that was seen last, some one that no record has.
+    fn add_checks(&mut self, writes: &mut Vec<BatchWrite>, namespace: NamespaceId, known: KnownSequence<'_>) {
+        if self.rng.bool() {
+            return;
+        }
+        for _ in 0..self.rng.usize(1..=2) {
+            let (_, key) = self.any_key();
+            if writes.iter().any(|write| write.key() == &key) {
+                continue;
+            }
+            let condition = match (self.rng.u8(0..8), known(namespace, &key)) {
+                (0, _) => WriteCondition::IfSequence(Sequence(self.rng.u64(1..1_000))),
+                (1, _) => WriteCondition::IfExists,
+                (_, Some(sequence)) => WriteCondition::IfSequence(sequence),
+                (_, None) => WriteCondition::IfAbsent,
+            };
+            let at = self.rng.usize(0..=writes.len());
+            writes.insert(at, BatchWrite::Check { key, condition });
+        }
     }
 
     fn expiry(&mut self, wall: UnixMillis) -> RecordExpiry {
@@ -271,7 +304,7 @@ impl CommandStream {
         let every = self.config.chained_every;
         let length = match self.rng.u8(0..20) {
             _ if key_number < 2 && every > 0 && self.rng.u32(0..every) == 0 => {
-                self.rng.usize(280_000..320_000)
+                self.rng.usize(self.config.chained_bytes.clone())
             }
             _ if self.config.lengths == ValueLengths::Same => longest,
             0 => 0,
@@ -280,7 +313,7 @@ impl CommandStream {
             14 => self.rng.usize(3_900..4_200),
             _ => self.rng.usize(0..=longest),
         };
-        let mut value = vec![0; length.min(longest.max(320_000))];
+        let mut value = vec![0; length.min(longest.max(self.config.chained_bytes.end))];
         self.rng.fill(&mut value);
         Bytes::from(value)
     }
@@ -312,9 +345,11 @@ mod tests {
             value_bytes_max: 12_000,
             lengths: ValueLengths::Drawn,
             chained_every: 16,
+            chained_bytes: CHAINED_BYTES,
             shares: CommandShares::MIXED,
             expiry: FeatureUse::Some,
             conditions: FeatureUse::Some,
+            checks: FeatureUse::Never,
         }
     }
 

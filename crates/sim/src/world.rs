@@ -10,14 +10,15 @@ mod boot_plan;
 mod config;
 mod excuses;
 mod idle;
+mod long_config;
 mod recovery_check;
 mod report;
 mod reuse_config;
 mod swarm_config;
 
 pub use config::{
-    BLOCK_SEEDS, BlockNamespaceConfig, BootLength, FILE_SEEDS, LYING_SEEDS, MediumHonesty, REUSE_SEEDS,
-    SWARM_SEEDS, WorldConfig, WorldSwitches,
+    BLOCK_SEEDS, BlockNamespaceConfig, BootLength, CHECK_SEEDS, FILE_SEEDS, LONG_SEEDS, LYING_SEEDS,
+    MediumHonesty, REUSE_SEEDS, SWARM_SEEDS, WorldConfig, WorldSwitches,
 };
 pub use report::{FailureCause, RunFailure, RunReport};
 

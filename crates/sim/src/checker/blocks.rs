@@ -58,7 +58,7 @@ fn value_of(block: &[u8]) -> Option<ValueFingerprint> {
 }
 
 fn delete(key: Bytes) -> KeyRequest {
-    KeyRequest { key, condition: WriteCondition::Always, effect: WriteEffect::Delete }
+    KeyRequest { key, condition: WriteCondition::Always, effect: Some(WriteEffect::Delete) }
 }
 
 impl CheckedCommand {
@@ -84,7 +84,7 @@ impl DeviceChecker {
         let forced =
             |fua: &Fua| if *fua == Fua::Yes { DurabilityPoint::Immediate } else { DurabilityPoint::Promised };
         let write = |keys: Vec<KeyRequest>, durable| {
-            let alone = matches!(&keys[..], [KeyRequest { effect: WriteEffect::Store(..), .. }]);
+            let alone = matches!(&keys[..], [KeyRequest { effect: Some(WriteEffect::Store(..)), .. }]);
             CheckedKind::Write { group: 0, keys, alone, durable }
         };
         match command {
@@ -95,7 +95,8 @@ impl DeviceChecker {
                         Some(value) => WriteEffect::Store(value, RecordLifetime::Until(0)),
                         None => WriteEffect::Delete,
                     };
-                    KeyRequest { key: block_key(lba), condition: WriteCondition::Always, effect }
+                    let condition = WriteCondition::Always;
+                    KeyRequest { key: block_key(lba), condition, effect: Some(effect) }
                 });
                 write(keys.collect(), forced(fua))
             }

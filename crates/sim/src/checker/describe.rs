@@ -10,10 +10,11 @@ impl CheckedCommand {
         match &self.kind {
             CheckedKind::Write { keys, .. } => {
                 let writes = keys.iter().map(|one| match one.effect {
-                    WriteEffect::Store(value, lifetime) => {
+                    Some(WriteEffect::Store(value, lifetime)) => {
                         format!("store {} bytes {lifetime:?} {:?}", value.bytes, one.condition)
                     }
-                    WriteEffect::Delete => format!("delete {:?}", one.condition),
+                    Some(WriteEffect::Delete) => format!("delete {:?}", one.condition),
+                    None => format!("check {:?}", one.condition),
                 });
                 let writes: Vec<_> = writes.collect();
                 if writes.len() > 8 { format!("{} writes", writes.len()) } else { writes.join(", ") }

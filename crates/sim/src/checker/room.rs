@@ -25,7 +25,9 @@ impl DeviceChecker {
         keys: &[KeyRequest],
         when: ObservationSpan,
     ) -> Result<(), PromiseViolation> {
-        let wanted = keys.iter().map(|one| record_bytes(&one.key, &one.effect, when)).sum::<u64>();
+        let bytes_of =
+            |one: &KeyRequest| one.effect.map_or(0, |effect| record_bytes(&one.key, &effect, when));
+        let wanted = keys.iter().map(bytes_of).sum::<u64>();
         let in_use = self.spaces.iter().flat_map(|space| &space.keys).map(|(key, history)| {
             history.writes.iter().map(|write| record_bytes(key, &write.effect, when)).max().unwrap_or(0)
         });

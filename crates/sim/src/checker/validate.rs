@@ -26,8 +26,8 @@ impl DeviceChecker {
             let before = asked.highest_acked;
             let sequence = completion.sequence.0;
             // A batch whose deletes found nothing to delete returns the sequence that it observed.
-            let wrote =
-                asked.writes_one_key() || keys.iter().any(|one| matches!(one.effect, WriteEffect::Store(..)));
+            let wrote = asked.writes_one_key()
+                || keys.iter().any(|one| matches!(one.effect, Some(WriteEffect::Store(..))));
             if wrote && sequence != 0 && sequence <= before {
                 let token = completion.token;
                 return Err(PromiseViolation::SequenceWentBack { token, sequence, before });

@@ -1,15 +1,15 @@
 //! The configuration of a simulated world, drawn from its seed.
 //!
 //! Input: a seed. Output: a [`WorldConfig`]. From [`SWARM_SEEDS`] on it is one of the swarm's ([`super::swarm_config`]);
-//! [`FILE_SEEDS`] and [`LYING_SEEDS`] change its medium, [`REUSE_SEEDS`] its size and the work in it.
+//! [`FILE_SEEDS`] and [`LYING_SEEDS`] change its medium, [`REUSE_SEEDS`] and [`LONG_SEEDS`] its size and the work in it.
 //! Invariant: `headwater sim replay --seed S` builds the same world as the test run of seed S.
 
-use super::{reuse_config, swarm_config};
+use super::{long_config, reuse_config, swarm_config};
 use crate::faults::FaultPlan;
 use crate::flash::PageAddressing;
 use crate::media::{MediaBacking, SimMediaConfig};
 use crate::presets::{FILE, TimingPreset};
-use crate::workload::{CommandShares, FeatureUse, ValueLengths, WorkloadConfig};
+use crate::workload::{CHAINED_BYTES, CommandShares, FeatureUse, ValueLengths, WorkloadConfig};
 use headwater_host::clock::Nanos;
 use headwater_ssd::command::NamespaceId;
 use headwater_ssd::engine::{DeviceConfig, Durability, VictimPolicy};
@@ -181,9 +181,15 @@ pub const FILE_SEEDS: u64 = 1 << 62;
 /// Added to a seed: the world has few blocks and more work, so that blocks are collected and used again.
 pub const REUSE_SEEDS: u64 = 1 << 63;
 
+/// Added to a seed: the world has many keys and values so long that commands on them take many turns.
+pub const LONG_SEEDS: u64 = 1 << 58;
+
+/// Added to a seed: batches of the world check keys that they do not write.
+pub const CHECK_SEEDS: u64 = 1 << 57;
+
 /// Returns the seed without the parts that change the medium, so that the worlds differ in nothing else.
 pub(super) const fn drawn_seed(seed: u64) -> u64 {
-    seed & !(LYING_SEEDS | FILE_SEEDS | REUSE_SEEDS)
+    seed & !(LYING_SEEDS | FILE_SEEDS | REUSE_SEEDS | LONG_SEEDS | CHECK_SEEDS)
 }
 
 /// Presets that short runs draw from: with and without a volatile cache, fast and slow.
@@ -197,6 +203,13 @@ impl WorldConfig {
         let mut config = if drawn >= SWARM_SEEDS { swarm_config::draw(drawn) } else { Self::draw(drawn) };
         if seed & REUSE_SEEDS != 0 {
             reuse_config::change(&mut config, drawn);
+        }
+        if seed & LONG_SEEDS != 0 {
+            long_config::change(&mut config, drawn);
+        }
+        if seed & CHECK_SEEDS != 0 {
+            config.workload.checks = FeatureUse::Some;
+            config.workload.shares.batch = config.workload.shares.batch.max(200);
         }
         if seed & FILE_SEEDS != 0 {
             config.media.backing = MediaBacking::File;
@@ -238,9 +251,11 @@ impl WorldConfig {
             value_bytes_max: [200, 4_000, 12_000][rng.usize(0..3)],
             lengths: ValueLengths::Drawn,
             chained_every: [0, 8, 64][rng.usize(0..3)],
+            chained_bytes: CHAINED_BYTES,
             shares: CommandShares::MIXED,
             expiry: FeatureUse::Some,
             conditions: FeatureUse::Some,
+            checks: FeatureUse::Never,
         };
         if rng.u8(0..4) == 0 {
             // The device must distinguish keys that share a hash.

@@ -9,7 +9,7 @@ use super::config::{
 use crate::flash::PageAddressing;
 use crate::media::{MediaBacking, SimMediaConfig};
 use crate::presets::{FILE, PRESETS, TimingPreset};
-use crate::workload::{CommandShares, FeatureUse, ValueLengths, WorkloadConfig};
+use crate::workload::{CHAINED_BYTES, CommandShares, FeatureUse, ValueLengths, WorkloadConfig};
 use headwater_host::clock::Nanos;
 use headwater_ssd::engine::{DeviceConfig, Durability, VictimPolicy};
 use headwater_ssd::namespace::BlockFormat;
@@ -148,9 +148,11 @@ fn workload(rng: &mut fastrand::Rng, size: WorldSize) -> WorkloadConfig {
         },
         lengths: ValueLengths::Drawn,
         chained_every: if size == WorldSize::Large { [0, 8, 64][rng.usize(0..3)] } else { 0 },
+        chained_bytes: CHAINED_BYTES,
         shares: shares(rng),
         expiry: feature(rng),
         conditions: feature(rng),
+        checks: FeatureUse::Never,
     }
 }
 

@@ -7,7 +7,7 @@ use headwater_sim::faults::{DamagePlan, FaultPlan, PowerCut, RestingFault};
 use headwater_sim::flash::PageAddressing;
 use headwater_sim::media::{SimMedia, SimMediaConfig};
 use headwater_sim::presets::{FEMU, FILE, TimingPreset};
-use headwater_sim::workload::{CommandShares, FeatureUse, ValueLengths, WorkloadConfig};
+use headwater_sim::workload::{CHAINED_BYTES, CommandShares, FeatureUse, ValueLengths, WorkloadConfig};
 use headwater_sim::world::{BootLength, MediumHonesty, SimWorld, WorldConfig, WorldSwitches};
 use headwater_ssd::engine::{DeviceConfig, SsdDevice};
 use headwater_ssd::mutant::Mutant;
@@ -27,6 +27,7 @@ pub(crate) fn world(mutant: Mutant, number: u64) -> Option<SimWorld<'static, Ssd
         Mutant::PageNotProven | Mutant::OlderLifeAccepted => older_record_in_the_place_of_a_newer_one(),
         Mutant::OldBlocksNotDoubted => index_and_page_lost(),
         Mutant::SpareChecksumIgnored => flipped_spare(),
+        Mutant::CheckpointDuringClear => checkpoints_behind_clears(number),
         _ => return None,
     };
     Some(SimWorld::new(number, config))
@@ -44,9 +45,11 @@ fn bare(preset: TimingPreset, plans: Vec<FaultPlan>) -> WorldConfig {
             value_bytes_max: 1_000,
             lengths: ValueLengths::Same,
             chained_every: 0,
+            chained_bytes: CHAINED_BYTES,
             shares: CommandShares { store: 800, delete: 0, batch: 0, clear: 0, ..CommandShares::MIXED },
             expiry: FeatureUse::Never,
             conditions: FeatureUse::Never,
+            checks: FeatureUse::Never,
         },
         block_namespace: None,
         honesty: if is_honest { MediumHonesty::Honest } else { MediumHonesty::Lying },
@@ -122,4 +125,14 @@ fn flipped_spare() -> WorldConfig {
     let mut config = bare(FEMU, vec![damaged(RestingFault::SpareFlipped)]);
     config.workload.keys = 24;
     WorldConfig { commands_max: 120, depth: 8, ..config }
+}
+
+/// Clears many keys, writes a checkpoint at once, and cuts the power.
+fn checkpoints_behind_clears(number: u64) -> WorldConfig {
+    let cut = FaultPlan { cut: PowerCut::Point(1_000 + 61 * number), ..FaultPlan::NONE };
+    let mut config = bare(FEMU, vec![cut]);
+    (config.workload.keys, config.workload.value_bytes_max) = (1_500, 60);
+    config.workload.shares.clear = 1;
+    config.switches.checkpoint_every = 4;
+    WorldConfig { commands_max: 6_000, depth: 16, ..config }
 }

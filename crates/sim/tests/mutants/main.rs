@@ -10,7 +10,8 @@ mod directed;
 
 use headwater_sim::replay::replay;
 use headwater_sim::world::{
-    BLOCK_SEEDS, FILE_SEEDS, LYING_SEEDS, REUSE_SEEDS, RunFailure, RunReport, SWARM_SEEDS,
+    BLOCK_SEEDS, CHECK_SEEDS, FILE_SEEDS, LONG_SEEDS, LYING_SEEDS, REUSE_SEEDS, RunFailure, RunReport,
+    SWARM_SEEDS,
 };
 use headwater_ssd::mutant::{Mutant, plant};
 use std::cell::RefCell;
@@ -20,7 +21,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Most runs of one change in worlds of seeds, where no other number is asked for.
-const SHORT_RUNS: usize = 65;
+const SHORT_RUNS: usize = 72;
 /// Changes that there are at least.
 const CHANGES_MIN: usize = 60;
 /// Characters of a failure in the table.
@@ -31,9 +32,9 @@ thread_local! {
     static PANIC: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
-/// The worlds that run by turns: keys, blocks, those of the swarm, on a file, two whose medium lies, and two that use
-/// their blocks again.
-const KINDS: [u64; 8] = [
+/// The worlds that run by turns: keys, blocks, those of the swarm, on a file, two whose medium lies, two that use their
+/// blocks again, and one with long commands.
+const KINDS: [u64; 9] = [
     0,
     BLOCK_SEEDS,
     SWARM_SEEDS,
@@ -42,6 +43,7 @@ const KINDS: [u64; 8] = [
     LYING_SEEDS + FILE_SEEDS + BLOCK_SEEDS,
     REUSE_SEEDS + SWARM_SEEDS,
     REUSE_SEEDS + LYING_SEEDS + SWARM_SEEDS,
+    LONG_SEEDS,
 ];
 
 /// Seeds that find the changes which few worlds show.
@@ -85,6 +87,12 @@ const FIRST_SEEDS: &[u64] = &[
     REUSE_SEEDS + LYING_SEEDS + SWARM_SEEDS + 122,
     REUSE_SEEDS + LYING_SEEDS + SWARM_SEEDS + 111,
     FILE_SEEDS + 178,
+    CHECK_SEEDS,
+    CHECK_SEEDS + 1,
+    LONG_SEEDS,
+    LONG_SEEDS + 1,
+    LONG_SEEDS + 2,
+    LONG_SEEDS + 3,
     11_018_797_000_000_001_902,
     11_018_797_000_000_410_903,
 ];

@@ -6,7 +6,9 @@
 #![expect(clippy::print_stdout, reason = "the log states the number of runs")]
 
 mod all_cores;
+mod checks;
 mod file;
+mod long;
 mod lying;
 mod power_cut;
 mod reuse;
