@@ -10,7 +10,9 @@
 //!                       | regions, queues, administration      rings abandoned, regions unmapped once idle
 //! ```
 
+mod accept;
 mod admin;
+pub mod admission;
 mod client;
 mod control;
 mod direct;
@@ -43,7 +45,7 @@ pub use ssd_executor::{AttachFrontEndIds, SsdExecutor};
 
 /// Maximum clients at a time.
 pub const CLIENTS_MAX: usize = 512;
-/// Maximum connections of one user.
+/// Maximum connections of the node's own user, and of root; other users share what is left ([`admission`]).
 pub const CLIENTS_PER_USER_MAX: usize = 256;
 /// Maximum regions of one client.
 pub const REGIONS_MAX: usize = 1_024;
@@ -90,6 +92,8 @@ pub struct AttachFrontEnd<E> {
     last_long_client: ClientKey,
     /// Maximum descriptors for clients and their queues together: half of the process limit.
     descriptors_max: usize,
+    /// The time before which no client is accepted: more came at once than one turn accepts.
+    accept_at: Nanos,
     connected: u64,
     refused: u64,
     /// [`FaultGuard::faults`] when the clients were checked last.
@@ -122,6 +126,7 @@ impl<E: EntryExecutor> AttachFrontEnd<E> {
             next_client: 0,
             last_long_client: ClientKey(0),
             descriptors_max: descriptors_max(),
+            accept_at: Nanos::ZERO,
             connected: 0,
             refused: 0,
             faults: FaultGuard::faults(),
@@ -191,47 +196,6 @@ impl<E: EntryExecutor> AttachFrontEnd<E> {
             }
         }
         moved
-    }
-
-    /// Accepts new clients.
-    fn accept(&mut self, now: Nanos) {
-        for _ in 0..EVENTS_MAX {
-            let Some(listener) = &self.listener else {
-                return;
-            };
-            let (socket, peer) = match listener.accept() {
-                Ok(accepted) => accepted,
-                Err(error) => {
-                    let epoll = self.epoll.as_fd();
-                    return self.accept_pause.handle_error(epoll, listener.as_fd(), &error, now);
-                }
-            };
-            let alike = self.clients.values().filter(|client| client.peer.uid == peer.uid).count();
-            let full = self.clients.len() >= CLIENTS_MAX || !self.has_descriptors();
-            if full || alike >= CLIENTS_PER_USER_MAX {
-                self.refused += 1;
-                client::send_best_effort(
-                    socket.as_fd(),
-                    &AttachReply::Gone { reason: "too many clients".to_owned() },
-                );
-                continue;
-            }
-            let key = ClientKey(self.next_client);
-            self.next_client += 1;
-            let place = ControlEventSource::Control(key).to_epoll_data();
-            if epoll::add(&self.epoll, &socket, place, epoll::EventFlags::IN).is_err() {
-                self.refused += 1;
-                continue;
-            }
-            self.connected += 1;
-            self.clients.insert(key, AttachedClient::new(socket, peer, now));
-        }
-    }
-
-    /// Returns true if one more client or queue leaves enough descriptors for the rest of the process.
-    fn has_descriptors(&self) -> bool {
-        let queues: usize = self.clients.values().map(|client| client.queues.len()).sum();
-        self.clients.len() + queues < self.descriptors_max
     }
 
     /// Reads the wake line of a queue: its client rang, or dropped the queue.

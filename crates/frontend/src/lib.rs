@@ -14,5 +14,7 @@ pub mod front_end;
 mod in_flight;
 pub mod mediated;
 pub mod nvme_tcp;
+mod replaced_file;
 pub mod resp;
 pub mod vfio_user;
+pub mod wrong_passwords;

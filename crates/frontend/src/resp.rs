@@ -17,6 +17,8 @@ mod bits;
 mod change;
 mod client;
 mod client_identity;
+mod client_lines;
+mod client_list;
 mod client_memory;
 mod clients;
 mod command_table;
@@ -24,6 +26,7 @@ mod config;
 mod connection;
 mod decimals;
 mod dispatch;
+mod drive;
 mod edit;
 mod errors;
 mod expiry;
@@ -33,6 +36,7 @@ mod help;
 mod increment;
 mod info;
 mod inline;
+mod kept_settings;
 mod key_count;
 mod large_writes;
 mod lcs;
@@ -46,6 +50,8 @@ mod operation;
 mod operation_step;
 mod output_queue;
 pub mod parser;
+mod password;
+mod password_hash;
 mod plan;
 mod relocate;
 mod reply;
@@ -57,8 +63,11 @@ mod request;
 mod server;
 mod session;
 mod settings;
+mod slow_commands;
+mod slow_work;
 mod slowlog;
 mod stalled;
+mod startup_settings;
 mod state;
 mod strings;
 mod sweep;
@@ -71,12 +80,15 @@ mod transaction_step;
 mod transaction_view;
 mod turn;
 mod turn_share;
+mod value_stream;
 mod wall_estimate;
 mod watch;
 mod wide_integer;
-mod wrong_passwords;
 
-pub use config::{RespConfig, RespError};
+pub use config::{GivenPassword, PasswordPrecedence, RespConfig, RespError};
+pub use kept_settings::{KEPT_SETTINGS_FILE, KeptSettingsError};
+pub use password::random_bytes;
+pub use password_hash::{SALT_BYTES, SaltedHash, SaltedHashError};
 
 use crate::accept_pause::AcceptPause;
 use crate::core_device::CoreDevice;
@@ -87,6 +99,7 @@ use headwater_host::clock::{Nanos, UnixMillis};
 use limits::{READ_BYTES, TURN_EVENTS_MAX};
 use listener::RespListener;
 use rustix::event::{Timespec, epoll};
+use startup_settings::StartupSettings;
 use state::{RespCounters, RespState};
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
@@ -141,15 +154,15 @@ impl RespFrontEnd {
     pub fn bind(config: RespConfig) -> Result<Self, RespError> {
         let watch = |source: rustix::io::Errno| RespError::Epoll { source: source.into() };
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(watch)?;
-        let listeners = listener::bind_all(&config)?;
+        let StartupSettings { mut settings, slowlog, plain } = StartupSettings::of(&config)?;
+        let listeners = listener::bind_all(&config, &settings)?;
         let mut accept_pauses = Vec::new();
         for (at, listener) in listeners.iter().enumerate() {
             let data = turn::LISTENER_BIT | at as u64;
             accept_pauses.push(AcceptPause::watch(&epoll, listener, data).map_err(watch)?);
         }
-        let mut settings = settings::RespSettings::new(&config);
         listener::describe(&listeners, &mut settings);
-        Ok(Self {
+        let mut front_end = Self {
             epoll,
             listeners,
             accept_pauses,
@@ -160,7 +173,7 @@ impl RespFrontEnd {
                 counters: RespCounters::new(),
                 counters_at_reset: RespCounters::new(),
                 expired_at_reset: 0,
-                slowlog: slowlog::SlowLog::default(),
+                slowlog,
                 locks: locks::KeyLocks::default(),
                 gate: transaction_gate::TransactionGate::default(),
                 value_buffers: output_queue::ValueBuffers::default(),
@@ -173,11 +186,13 @@ impl RespFrontEnd {
                 in_flight: 0,
                 dirty: std::collections::VecDeque::new(),
                 flush: Vec::new(),
+                flush_long: Vec::new(),
                 busy: std::collections::VecDeque::new(),
                 busy_operations: std::collections::VecDeque::new(),
                 long_operations: std::collections::VecDeque::new(),
                 sleepers: Vec::new(),
                 random: fastrand::Rng::with_seed(config.seed),
+                readers: 0,
                 started: Nanos::ZERO,
                 started_wall: UnixMillis::default(),
                 now: Nanos::ZERO,
@@ -186,8 +201,9 @@ impl RespFrontEnd {
                 last_save: UnixMillis::default(),
                 stall_warned_at: None,
                 http_warned_at: None,
-                wrong_passwords: wrong_passwords::WrongPasswords::default(),
+                wrong_passwords: crate::wrong_passwords::WrongPasswords::default(),
                 next_client: 1,
+                slow_work: slow_work::SlowWork::default(),
             },
             stage: RespStage::Serving,
             events: Vec::with_capacity(TURN_EVENTS_MAX),
@@ -197,7 +213,11 @@ impl RespFrontEnd {
             last_sweep: Nanos::ZERO,
             last_stall_search: Nanos::ZERO,
             started: false,
-        })
+        };
+        if let Some(password) = plain {
+            front_end.shared.hash_password(password);
+        }
+        Ok(front_end)
     }
 
     /// Returns the first TCP address the front end listens on; `None` when it has only a Unix socket.
@@ -228,7 +248,9 @@ impl RespFrontEnd {
         let accept = watched.filter_map(|(_, pause)| pause.deadline()).min();
         let stalled = (self.shared.reply_budget.waiting() > 0)
             .then(|| self.last_stall_search.after(turn::STALL_SEARCH_INTERVAL));
-        sleeper.into_iter().chain(sweep).chain(accept).chain(stalled).min()
+        let slow =
+            (self.shared.slow_work.is_running()).then(|| self.shared.now.after(slow_work::LOOK_INTERVAL));
+        sleeper.into_iter().chain(sweep).chain(accept).chain(stalled).chain(slow).min()
     }
 
     /// Stops accepting clients; each client is closed when its accepted commands are answered.
@@ -266,6 +288,7 @@ impl RespFrontEnd {
         let mut moved = self.take_completions(store).count > 0;
         moved |= self.retry_busy(store);
         moved |= self.wake_sleepers(store);
+        moved |= self.finish_slow_work();
         moved |= self.run_long_operation(store);
         moved |= self.handle_events(store);
         moved |= self.resume_reading(store);
@@ -275,7 +298,8 @@ impl RespFrontEnd {
         self.close_stalled(store);
         self.flush_all();
         let rest = !self.unread.is_empty() || !self.shared.long_operations.is_empty();
-        moved || rest || !self.shared.dirty.is_empty() || !self.shared.flush.is_empty()
+        let flushing = !self.shared.flush.is_empty() || !self.shared.flush_long.is_empty();
+        moved || rest || !self.shared.dirty.is_empty() || flushing
     }
 
     fn poll_epoll(&mut self) {

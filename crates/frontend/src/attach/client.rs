@@ -134,6 +134,11 @@ impl AttachedClient {
         }
     }
 
+    /// Returns the number of its descriptors in the node: its connection and its queues.
+    pub(super) fn descriptors(&self) -> usize {
+        1 + self.queues.len()
+    }
+
     /// Returns the bytes that count against its grant.
     pub(super) fn memory(&self) -> u64 {
         let rings = self.queues.values().map(|queue| queue.bytes);

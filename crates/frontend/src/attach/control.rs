@@ -3,6 +3,7 @@
 //! Input: datagrams with descriptors from untrusted clients. Output: regions, queues and replies. Invariant: a request
 //! changes nothing that its client's grant does not cover; an unexpected descriptor is closed.
 
+use super::admission::PlaceLimit;
 use super::client::{
     AttachedClient, ClientKey, ControlEventSource, DeferredReply, HeldQueue, send_best_effort,
 };
@@ -205,13 +206,11 @@ impl<E: EntryExecutor> AttachFrontEnd<E> {
             return Err("hello was sent before; send it once".to_owned());
         }
         let peer = client.peer;
-        let Some(grant) = self.policy.find(peer) else {
+        if let Some(reason) = self.policy.refusal(peer) {
             self.refused += 1;
-            return Err(format!(
-                "nothing is granted to uid {} or gid {}; ask an administrator for `headwater attach grant --uid {}`",
-                peer.uid, peer.gid, peer.uid
-            ));
-        };
+            return Err(reason);
+        }
+        let grant = self.policy.find(peer).ok_or(CLIENT_GONE)?;
         let rules = if direct { Some(direct_rules(&mut self.executor, device, grant)?) } else { None };
         client.rings = Some(self.executor.rings_mut().add_client_with(rights_of(grant)));
         client.grant = Some(grant.clone());
@@ -242,9 +241,10 @@ impl<E: EntryExecutor> AttachFrontEnd<E> {
 
     /// Returns the client, if it may register a region of this length.
     fn client_with_room(&mut self, key: ClientKey, bytes: u64) -> Result<&mut AttachedClient, String> {
-        if self.clients.values().map(|client| client.regions.len()).sum::<usize>() >= REGIONS_OF_ALL_MAX {
+        let limit = PlaceLimit { total: REGIONS_OF_ALL_MAX, trusted_max: REGIONS_OF_ALL_MAX };
+        if !self.has_place(key, limit, |client| client.regions.len()) {
             return Err(format!(
-                "all clients together are limited to {REGIONS_OF_ALL_MAX} regions; register larger ones"
+                "the clients of this user have their share of {REGIONS_OF_ALL_MAX} regions; register larger ones"
             ));
         }
         let client = self.clients.get_mut(&key).ok_or(CLIENT_GONE)?;
@@ -305,10 +305,13 @@ impl<E: EntryExecutor> AttachFrontEnd<E> {
     }
 
     fn create_queue(&mut self, device: &mut E::Device, key: ClientKey, depth: u32) -> Result<(), String> {
-        if !self.has_descriptors() {
-            return Err(
-                "no descriptor is left for another queue; raise the node's limit of open files".to_owned()
-            );
+        let limit = self.descriptor_limit();
+        if !self.has_place(key, limit, AttachedClient::descriptors) {
+            return Err(format!(
+                "the clients of this user have their share of {} descriptors, and none is left for another queue; raise \
+                 the node's limit of open files",
+                limit.total
+            ));
         }
         let client = self.clients.get(&key).ok_or(CLIENT_GONE)?;
         let grant = client.grant.as_ref().ok_or(CLIENT_GONE)?;

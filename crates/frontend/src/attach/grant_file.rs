@@ -5,11 +5,12 @@
 //! durable and renamed, and the directory is made durable.
 
 use super::policy::validate_grant;
+use crate::replaced_file;
 use headwater_io::attach::admin::{AccessGrant, GrantSubject};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{ErrorKind, Read as _, Write as _};
+use std::io::{ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
 
 /// The name of the file in the data directory.
@@ -133,16 +134,9 @@ pub fn write(path: &Path, decisions: &GrantDecisions) -> Result<(), GrantFileErr
 }
 
 fn replace(path: &Path, whole: &GrantFileContent) -> std::io::Result<()> {
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(".new");
     let mut text = serde_json::to_vec_pretty(whole)?;
     text.push(b'\n');
-    let mut file = File::create(&beside)?;
-    file.write_all(&text)?;
-    file.sync_all()?;
-    std::fs::rename(&beside, path)?;
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    File::open(folder.unwrap_or_else(|| Path::new(".")))?.sync_all()
+    replaced_file::replace(path, &text)
 }
 
 #[cfg(test)]

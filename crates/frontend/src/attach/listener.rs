@@ -14,7 +14,7 @@ use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 
 /// Maximum connections that wait to be accepted.
-const BACKLOG: i32 = 64;
+const BACKLOG: i32 = 1_024;
 
 /// The listening socket.
 #[derive(Debug)]

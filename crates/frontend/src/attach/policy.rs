@@ -82,6 +82,22 @@ impl GrantPolicy {
         person.uid == self.owner || person.uid == 0
     }
 
+    /// Returns the users and groups with a grant, other than the node's own user and root.
+    pub fn other_subjects(&self) -> impl Iterator<Item = GrantSubject> {
+        let own = [GrantSubject::Uid(0), GrantSubject::Uid(self.owner)];
+        self.grants.keys().copied().filter(move |who| !own.contains(who))
+    }
+
+    /// Returns the reason for which a peer is turned away, if nothing is granted to it.
+    pub(super) fn refusal(&self, peer: PeerCredentials) -> Option<String> {
+        self.find(peer).is_none().then(|| {
+            format!(
+                "nothing is granted to uid {} or gid {}; ask an administrator for `headwater attach grant --uid {}`",
+                peer.uid, peer.gid, peer.uid
+            )
+        })
+    }
+
     /// Returns every grant, users before groups.
     pub fn grants(&self) -> impl Iterator<Item = &AccessGrant> {
         self.grants.values()

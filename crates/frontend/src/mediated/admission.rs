@@ -77,8 +77,9 @@ impl EntryAdmission {
                 let bytes = ranges.as_mut_bytes();
                 let data = resolve_data(client, entry, bytes.len() as u64)?;
                 // Copied once: the validated ranges are this copy, which no client can write.
-                let copied = data.copy_in(0, bytes);
-                assert!(copied == bytes.len(), "{copied} of {} bytes of a resolved range", bytes.len());
+                if data.copy_in(0, bytes) != bytes.len() {
+                    return Err(Status::DATA_TRANSFER_ERROR);
+                }
                 window.check_ranges(ranges)?;
                 self.count = ranges.len();
                 Ok(AdmittedEntry { entry: own, data: ClientSegments::default() })

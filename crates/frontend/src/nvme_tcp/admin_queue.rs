@@ -5,7 +5,7 @@
 
 use super::NvmeTcpFrontEnd;
 use super::abort::PendingAbort;
-use super::connection::NvmeTcpConnection;
+use super::connection::{ConnectionRole, NvmeTcpConnection};
 use super::dispatch::NvmeTcpTurn;
 use super::in_flight_command::NvmeTcpCommand;
 use headwater_nvme::controller::admin::AsyncEventCompletion;
@@ -39,6 +39,16 @@ impl<M: Media> NvmeTcpTurn<'_, M> {
             AdminData::FromHost(bytes) => TransferNeed::FromHost(bytes),
             AdminData::ToHost(bytes) => TransferNeed::ToHost(bytes),
         })
+    }
+
+    /// Forgets an Asynchronous Event Request whose identifier its host uses for another command.
+    pub(super) fn forget_event_request(&mut self, connection: &mut NvmeTcpConnection, command_id: u16) {
+        if let ConnectionRole::Admin(id) = connection.role
+            && connection.take_event_request(command_id).is_some()
+            && let Some(association) = self.shared.associations.get_mut(id)
+        {
+            association.controller.forget_event_request(command_id);
+        }
     }
 
     /// Executes an admin command. Returns false if there is no room for it now.

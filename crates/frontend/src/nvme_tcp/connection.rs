@@ -91,6 +91,8 @@ pub(super) struct NvmeTcpConnection {
     pub(super) accepted_at: Nanos,
     /// True if the socket may hold unread bytes.
     pub(super) readable: bool,
+    /// True if the host closed its end: no event follows, so the socket is read up to its end.
+    pub(super) hung_up: bool,
     pub(super) lists: ListMembership,
     pub(super) sending: SendState,
     /// Commands in the device.
@@ -139,6 +141,7 @@ impl NvmeTcpConnection {
             life: NvmeTcpConnectionLife::Open,
             accepted_at: now,
             readable: false,
+            hung_up: false,
             lists: ListMembership::default(),
             sending: SendState::Open,
             in_flight: 0,
@@ -229,6 +232,7 @@ impl NvmeTcpConnection {
 
     /// Keeps an Asynchronous Event Request.
     pub(super) fn hold_event_request(&mut self, command_id: u16, slot: ExchangeSlot) {
+        self.target.hold(slot);
         self.event_requests.push((command_id, slot));
     }
 

@@ -54,6 +54,7 @@ impl<M: Media> NvmeTcpTurn<'_, M> {
         entry: &SubmissionEntry,
     ) {
         self.shared.counters.commands += 1;
+        self.forget_event_request(connection, entry.command_id.get());
         let checked = match (connection.role, FabricsKind::from_entry(entry)) {
             (ConnectionRole::Unconnected, Some(FabricsKind::Connect)) => {
                 Ok((TransferNeed::FromHost(CONNECT_BYTES), SlotWork::Connect(*entry)))

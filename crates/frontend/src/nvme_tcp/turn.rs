@@ -148,6 +148,7 @@ impl NvmeTcpFrontEnd {
             }
             if flags.intersects(EventFlags::IN | EventFlags::RDHUP) {
                 connection.readable = true;
+                connection.hung_up |= flags.contains(EventFlags::RDHUP);
                 self.read_connection(device, connection);
             } else {
                 self.finish_step(connection);
@@ -228,7 +229,7 @@ impl NvmeTcpFrontEnd {
                 ReceiveResult::End => connection.life = NvmeTcpConnectionLife::Dead,
                 ReceiveResult::Bytes(count) => {
                     // A short read means that the socket is empty; an event follows when it is not.
-                    connection.readable = count == scratch.len();
+                    connection.readable = count == scratch.len() || connection.hung_up;
                     budget = budget.saturating_sub(count);
                     self.shared.counters.bytes_in += count as u64;
                     self.latest_sender = Some((connection.id, self.shared.now));

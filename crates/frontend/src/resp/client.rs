@@ -3,16 +3,16 @@
 //! Input: a request and the table of connections. Output: a reply; a connection to be killed is marked, and the turn
 //! closes it.
 
+use super::client_lines::verbatim_reply;
+use super::client_list::{self, info_line, is_alive};
 use super::clients::ClientTable;
 use super::connection::{ConnectionLife, ReplyMode, RespConnection};
 use super::errors::{self, ErrorReply};
-use super::output_queue::ReplyEncoder;
 use super::parser::integer;
-use super::reply::{RespReply, RespVersion};
+use super::reply::RespReply;
 use super::request::RespRequest;
 use super::state::RespState;
 use headwater_host::clock::Nanos;
-use std::fmt::Write as _;
 
 /// Returns a client's name if it has only characters that CLIENT LIST can show.
 pub(crate) fn checked_name(name: &[u8]) -> Result<Vec<u8>, ErrorReply> {
@@ -57,7 +57,13 @@ pub(crate) fn answer(
         b"info" => {
             arity(count == 2).map(|()| verbatim_reply(&info_line(connection, shared), connection.protocol))
         }
-        b"list" => list(request, connection, clients, shared),
+        b"list" => {
+            let mut lines = client_list::parse(request, connection, shared)?;
+            while !lines.is_whole {
+                client_list::advance(&mut lines, clients, shared);
+            }
+            Ok(lines.take_reply(connection.protocol))
+        }
         b"kill" => {
             arity(count >= 3)?;
             kill(request, connection, clients, shared)
@@ -111,94 +117,16 @@ fn set_info(request: &RespRequest<'_>, connection: &mut RespConnection) -> Resul
     Ok(RespReply::Ok)
 }
 
-fn verbatim_reply(text: &str, protocol: RespVersion) -> RespReply {
-    let mut out = Vec::new();
-    ReplyEncoder::new(&mut out, protocol).verbatim(text);
-    RespReply::Encoded(out)
-}
-
-/// Returns the flags of a client as Redis shows them.
-fn flags(connection: &RespConnection) -> &'static str {
-    match (connection.transaction.is_open(), connection.no_evict) {
-        (false, false) => "N",
-        (false, true) => "e",
-        (true, false) => "x",
-        (true, true) => "xe",
-    }
-}
-
-fn info_line(connection: &RespConnection, shared: &RespState) -> String {
-    let identity = &connection.identity;
-    let seconds = |since: Nanos| shared.now.since(since).0 / 1_000_000_000;
-    let mut text = String::new();
-    // Writing to a string cannot fail.
-    let _ = writeln!(
-        text,
-        "id={} addr={} laddr={} fd=-1 name={} age={} idle={} flags={} db={} sub=0 psub=0 multi={} watch={} qbuf={} \
-         obl={} cmd={} user=default resp={} lib-name={} lib-ver={}",
-        identity.id,
-        identity.address,
-        identity.local,
-        String::from_utf8_lossy(&identity.name),
-        seconds(identity.created),
-        seconds(connection.last_active),
-        flags(connection),
-        connection.database,
-        connection.transaction.queued().map_or_else(|| "-1".to_owned(), |queued| queued.to_string()),
-        connection.transaction.watched.keys.len(),
-        connection.input.len(),
-        connection.output.pending(),
-        connection.last_verb.map_or("NULL", super::command_table::RespCommand::name),
-        if connection.protocol == RespVersion::Resp3 { 3 } else { 2 },
-        String::from_utf8_lossy(&identity.library),
-        String::from_utf8_lossy(&identity.library_version),
-    );
-    text
-}
-
-fn list(
-    request: &RespRequest<'_>,
-    connection: &RespConnection,
-    clients: &ClientTable,
-    shared: &RespState,
-) -> Result<RespReply, ErrorReply> {
-    let mut wanted: Option<Vec<u64>> = None;
-    if request.len() == 4 && request.arg_is(2, "type") {
-        if !is_normal(request.arg(3))? {
-            wanted = Some(Vec::new());
-        }
-    } else if request.len() > 3 && request.arg_is(2, "id") {
-        let ids: Option<Vec<u64>> = (3..request.len())
-            .map(|at| integer(request.arg(at)).and_then(|id| u64::try_from(id).ok()))
-            .collect();
-        wanted = Some(ids.ok_or(ErrorReply::fixed("ERR Invalid client ID"))?);
-    } else if request.len() > 2 {
-        return Err(errors::SYNTAX);
-    }
-    let mut text = String::new();
-    for other in clients.iter().chain([connection]).filter(|other| is_alive(other)) {
-        if wanted.as_ref().is_none_or(|wanted| wanted.contains(&other.identity.id)) {
-            text.push_str(&info_line(other, shared));
-        }
-    }
-    Ok(verbatim_reply(&text, connection.protocol))
-}
-
 /// Returns true if the client type is that of this node's clients.
 ///
 /// # Errors
 /// There is no such type.
-fn is_normal(kind: &[u8]) -> Result<bool, ErrorReply> {
+pub(super) fn is_normal(kind: &[u8]) -> Result<bool, ErrorReply> {
     let is = |word: &str| kind.eq_ignore_ascii_case(word.as_bytes());
     if !["normal", "master", "replica", "slave", "pubsub"].into_iter().any(is) {
         return Err(ErrorReply::quoting("ERR Unknown client type '", kind, "'"));
     }
     Ok(is("normal"))
-}
-
-/// Returns true if a connection is neither closed nor killed.
-fn is_alive(connection: &RespConnection) -> bool {
-    connection.socket.is_some() && connection.life != ConnectionLife::Dead
 }
 
 /// The filter of CLIENT KILL.

@@ -6,6 +6,7 @@
 use super::connection::RespConnection;
 use super::limits::CLIENTS_CEILING;
 use super::locks::ClientIndex;
+use std::ops::Range;
 
 /// The table of all connections, by [`ClientIndex`].
 #[derive(Debug, Default)]
@@ -70,6 +71,17 @@ impl ClientTable {
     #[inline]
     pub(crate) fn get_mut(&mut self, index: ClientIndex) -> Option<&mut RespConnection> {
         self.slots.get_mut(usize::from(index.0))?.as_deref_mut()
+    }
+
+    /// Returns the number of slots, in use or not.
+    pub(crate) fn slots(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Iterates over the connections in these slots that are not taken out.
+    pub(crate) fn part(&self, slots: Range<usize>) -> impl Iterator<Item = &RespConnection> {
+        let slots = self.slots.get(slots.start..slots.end.min(self.slots.len())).unwrap_or_default();
+        slots.iter().flatten().map(AsRef::as_ref)
     }
 
     /// Iterates over the connections that are not taken out.

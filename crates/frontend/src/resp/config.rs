@@ -2,11 +2,38 @@
 //!
 //! Input: choices of the caller that starts the front end. Output: the same; an error names the address that failed.
 
+use super::kept_settings::KeptSettingsError;
 use super::limits::{CLIENT_MEMORY_BYTES_MAX, REPLY_MEMORY_BYTES_MAX};
+use super::password_hash::SaltedHashError;
 use headwater_ssd::command::FrontEndId;
 use headwater_ssd::engine::Durability;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use zeroize::Zeroizing;
+
+/// The precedence of a given password over one that CONFIG REWRITE kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PasswordPrecedence {
+    /// The given password applies: it was given at this start.
+    Given,
+    /// The kept password applies: a client has changed the given one.
+    Kept,
+}
+
+/// The password that a configuration gives.
+#[derive(Clone)]
+pub struct GivenPassword {
+    /// The password, or its salted hash ([`SaltedHash`](super::SaltedHash)).
+    pub text: Zeroizing<String>,
+    /// Which applies if another one was kept.
+    pub precedence: PasswordPrecedence,
+}
+
+impl std::fmt::Debug for GivenPassword {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("GivenPassword").field("precedence", &self.precedence).finish_non_exhaustive()
+    }
+}
 
 /// The configuration of a RESP front end.
 #[derive(Clone, Debug)]
@@ -15,8 +42,10 @@ pub struct RespConfig {
     pub listen: Vec<SocketAddr>,
     /// Path of a Unix socket to listen on as well.
     pub unix_path: Option<PathBuf>,
-    /// Password that AUTH requires, if any.
-    pub password: Option<String>,
+    /// Password that AUTH requires, if any and unless a kept one takes precedence.
+    pub password: Option<GivenPassword>,
+    /// The file in which CONFIG REWRITE keeps settings; its settings apply from the start.
+    pub kept_settings: Option<PathBuf>,
     /// Durability mode of the device, as CONFIG and INFO report it.
     pub durability: Durability,
     /// Number of this front end in the device.
@@ -36,6 +65,7 @@ impl Default for RespConfig {
             listen: vec![SocketAddr::from(([127, 0, 0, 1], 6379))],
             unix_path: None,
             password: None,
+            kept_settings: None,
             durability: Durability::Always,
             front_end: FrontEndId(1),
             seed: 0,
@@ -67,12 +97,24 @@ pub enum RespError {
     },
     /// Other machines can reach an address, and no password is configured.
     #[error(
-        "{address}: other machines can reach this address, and clients would need no password: give a file with one \
-         (--resp-password), or listen on 127.0.0.1 or a Unix socket"
+        "{address}: other machines can reach this address, and clients would need no password: give a file with one on \
+         the command line (--resp-password), or listen on 127.0.0.1 or a Unix socket"
     )]
     Unprotected {
         /// The address.
         address: SocketAddr,
+    },
+    /// The kept settings cannot be used.
+    #[error(transparent)]
+    KeptSettings(#[from] KeptSettingsError),
+    /// The given password looks like a hash and is none.
+    #[error("the password of the RESP front end cannot be used: {0}")]
+    Password(#[from] SaltedHashError),
+    /// The kernel gave no random bytes.
+    #[error("the kernel gives no random bytes for the hash of the password: {source}")]
+    Random {
+        /// The kernel's error.
+        source: std::io::Error,
     },
     /// Neither an address nor a path is configured.
     #[error("the RESP front end has no address to listen on: configure a TCP address or a Unix socket path")]

@@ -14,6 +14,7 @@ use super::parser::{CommandBatch, ProtocolError, RespParser};
 use super::reply::{RespReply, RespVersion};
 use super::reply_budget::ReplyAccount;
 use super::reply_form::ReplyForm;
+use super::slow_work::SlowState;
 use super::state::RespState;
 use super::transaction::ConnectionTransaction;
 use super::turn_share::TurnShare;
@@ -139,6 +140,8 @@ pub(crate) struct RespConnection {
     slot_replies: usize,
     /// The account of unread replies.
     pub(crate) replies: ReplyAccount,
+    /// Bytes that were admitted for the reply of the command that is being started.
+    pub(crate) admitted_reply: usize,
     /// True if the next command, or the next step of the present one, waits until replies are received.
     pub(crate) awaits_room: bool,
     /// The values of the APPEND commands to the same key that directly follow the present one.
@@ -162,6 +165,8 @@ pub(crate) struct RespConnection {
     pub(crate) queued: WorkListFlags,
     pub(crate) last_active: Nanos,
     pub(crate) last_verb: Option<RespCommand>,
+    /// The slow work that the next command needs.
+    pub(crate) slow: SlowState,
 }
 
 impl RespConnection {
@@ -186,6 +191,7 @@ impl RespConnection {
             slot_bytes: 0,
             slot_replies: 0,
             replies: ReplyAccount::default(),
+            admitted_reply: 0,
             awaits_room: false,
             following_appends: Vec::new(),
             share: TurnShare::default(),
@@ -199,6 +205,7 @@ impl RespConnection {
             ready: SocketReadiness::default(),
             queued: WorkListFlags::default(),
             last_verb: None,
+            slow: SlowState::Idle,
         }
     }
 
@@ -307,8 +314,10 @@ impl RespConnection {
         started: Nanos,
     ) {
         let silent = self.reply_mode != ReplyMode::On;
-        let held = if let PipelineSlotState::Ready(reply) = &state { reply.value_bytes() } else { 0 };
-        let reply = held;
+        let (held, reply) = match &state {
+            PipelineSlotState::Ready(reply) => (reply.value_bytes(), reply.value_bytes()),
+            PipelineSlotState::Waiting(_) | PipelineSlotState::Working(_) => (0, self.admitted_reply),
+        };
         self.slot_bytes += held;
         self.slot_replies += reply;
         self.slots.push_back(PipelineSlot {

@@ -5,6 +5,7 @@
 //! has nothing in flight and delays the commands behind it. Invariant: "not yet" has no effect except that the
 //! connection is queued to be run again.
 
+use super::client_list;
 use super::command_table::{CommandHandler, RespCommand, lookup};
 use super::connection::{
     AwaitedKey, ConnectionLife, ParsedCommands, PipelineSlotState, ReplyMode, RespConnection,
@@ -16,16 +17,17 @@ use super::help;
 use super::large_writes::LargeWrites;
 use super::limits::{
     APPENDS_TOGETHER_MAX, BATCH_COMMANDS_MAX, COUNTED_CHUNK_BYTES_MIN, IN_FLIGHT_MAX, QUERY_BUFFER_BYTES_MAX,
+    STREAM_PART_BYTES,
 };
 use super::locks::{KeyAccess, LockView};
-use super::operation::{RespOperation, operation_ref};
-use super::operation_step::{DriveResult, OperationContext};
+use super::operation::RespOperation;
 use super::parser::{AuthState, ParserLimits};
 use super::plan::{CommandPlan, PlanContext, plan};
 use super::reply::RespReply;
 use super::reply_form::ReplyForm;
 use super::request::RespRequest;
 use super::session;
+use super::slow_work::{SlowReadiness, SlowState};
 use super::state::RespState;
 use super::transaction_commands::is_immediate;
 use crate::core_device::CoreDevice;
@@ -179,6 +181,10 @@ impl<S: CoreDevice> TurnContext<'_, S> {
             connection.answer(verb, reply, self.shared);
             return RespOutcome::Taken;
         }
+        let may_be_slow = matches!(verb, RespCommand::Auth | RespCommand::Hello | RespCommand::Config);
+        if may_be_slow && self.prepare(connection, verb, request) == SlowReadiness::Later {
+            return RespOutcome::Retry;
+        }
         match entry.handler {
             CommandHandler::Plan => self.execute_plan(connection, verb, request),
             CommandHandler::AfterEarlier if !connection.slots.is_empty() => RespOutcome::Retry,
@@ -189,7 +195,13 @@ impl<S: CoreDevice> TurnContext<'_, S> {
             }
             CommandHandler::Transaction => self.execute_transaction_command(connection, verb, request),
             CommandHandler::Session | CommandHandler::AfterEarlier => {
+                let tables = (&*self.clients, &*self.shared);
+                if let Some(listing) = client_list::of_many((verb, request), connection, tables) {
+                    self.begin(connection, (verb, request.len()), Box::new(RespOperation::Clients(listing)));
+                    return RespOutcome::Taken;
+                }
                 let reply = session::answer(verb, request, connection, self).unwrap_or_else(RespReply::Error);
+                connection.slow = SlowState::Idle;
                 connection.answer(verb, reply, self.shared);
                 RespOutcome::Taken
             }
@@ -202,17 +214,21 @@ impl<S: CoreDevice> TurnContext<'_, S> {
         verb: RespCommand,
         request: &RespRequest<'_>,
     ) -> RespOutcome {
-        let planned = plan(verb, request, &self.plan_context(connection));
+        let mut planned = plan(verb, request, &self.plan_context(connection));
         let (namespace, own) = (connection.namespace(), connection.reply_bytes());
-        let bytes = planned.as_ref().map_or(0, |planned| self.reply_bytes_of(own, namespace, planned));
+        let mut bytes = planned.as_ref().map_or(0, |planned| self.reply_bytes_of(own, namespace, planned));
+        if bytes > STREAM_PART_BYTES
+            && connection.reply_mode == ReplyMode::On
+            && let Ok(planned) = &mut planned
+        {
+            planned.stream(namespace, &mut bytes);
+        }
         if !self.admits_reply(connection, bytes) {
             return RespOutcome::Retry;
         }
-        let slot = connection.next_slot();
+        connection.admitted_reply = bytes;
         let outcome = self.start(connection, (verb, request), planned);
-        if outcome == RespOutcome::Taken && bytes > 0 {
-            connection.set_reply_bytes(slot, bytes);
-        }
+        connection.admitted_reply = 0;
         outcome
     }
 
@@ -228,13 +244,18 @@ impl<S: CoreDevice> TurnContext<'_, S> {
                     return RespOutcome::Retry;
                 }
                 let outcome = self.submit_one(connection, (verb, request.len()), command, wait);
-                if outcome == RespOutcome::Taken
-                    && let Some(waits) = connection.awaited_key.take()
-                {
-                    // The key was promised to this connection, which needed it only to submit: pass it on.
-                    self.shared.stop_waiting(waits.namespace, &waits.key, connection.index);
+                if outcome == RespOutcome::Taken {
+                    self.pass_on_key(connection);
                 }
                 outcome
+            }
+            Ok(CommandPlan::Stream { key_at, stream }) => {
+                if self.is_locked(connection, (request, key_at), KeyAccess::Read) {
+                    return RespOutcome::Retry;
+                }
+                self.begin(connection, (verb, request.len()), Box::new(RespOperation::Stream(stream)));
+                self.pass_on_key(connection);
+                RespOutcome::Taken
             }
             Ok(CommandPlan::Edit(key, mut change)) => {
                 let namespace = connection.namespace();
@@ -247,7 +268,7 @@ impl<S: CoreDevice> TurnContext<'_, S> {
                 connection.locks_held += 1;
                 change.add_appends(&mut connection.following_appends);
                 let edit = KeyEdit::new(namespace, key, change);
-                self.begin(connection, (verb, request.len()), RespOperation::Edit(edit));
+                self.begin(connection, (verb, request.len()), Box::new(RespOperation::Edit(edit)));
                 RespOutcome::Taken
             }
             Ok(CommandPlan::Gather(gather)) => self.begin_gather(connection, (verb, request.len()), gather),
@@ -264,6 +285,14 @@ impl<S: CoreDevice> TurnContext<'_, S> {
                 connection.answer(verb, failure.into(), self.shared);
                 RespOutcome::Taken
             }
+        }
+    }
+
+    /// Passes a key on that was promised to a connection, which needed it only to submit.
+    #[inline]
+    fn pass_on_key(&mut self, connection: &mut RespConnection) {
+        if let Some(waits) = connection.awaited_key.take() {
+            self.shared.stop_waiting(waits.namespace, &waits.key, connection.index);
         }
     }
 
@@ -362,78 +391,15 @@ impl<S: CoreDevice> TurnContext<'_, S> {
         &mut self,
         connection: &mut RespConnection,
         call: (RespCommand, usize),
-        gather: KeyGather,
+        mut gather: KeyGather,
     ) -> RespOutcome {
         // The gather would overtake an edit that has not written yet.
         if connection.locks_held > 0 {
             return RespOutcome::Retry;
         }
-        self.begin(connection, call, RespOperation::Gather(gather));
+        gather.streams_long_values = connection.reply_mode == ReplyMode::On;
+        self.begin(connection, call, Box::new(RespOperation::Gather(gather)));
         RespOutcome::Taken
-    }
-
-    /// Opens the slot of an operation and starts it.
-    pub(crate) fn begin(
-        &mut self,
-        connection: &mut RespConnection,
-        call: (RespCommand, usize),
-        operation: RespOperation,
-    ) {
-        let slot = connection.next_slot();
-        let state = PipelineSlotState::Working(Box::new(operation));
-        connection.open_slot(state, call.0, call.1, self.shared.now);
-        self.drive(connection, slot);
-    }
-
-    /// Submits the commands of an operation that are due; fills its slot when the operation is done.
-    pub(crate) fn drive(&mut self, connection: &mut RespConnection, slot: u64) {
-        let Some(at) = slot.checked_sub(connection.first_slot).and_then(|at| usize::try_from(at).ok()) else {
-            return;
-        };
-        let token = connection.token(slot);
-        let own = connection.reply_bytes() - connection.slots.get(at).map_or(0, |slot| slot.reply);
-        let again = operation_ref(connection.index, connection.identity.id, slot);
-        let Some(PipelineSlotState::Working(operation)) =
-            connection.slots.get_mut(at).map(|slot| &mut slot.state)
-        else {
-            return;
-        };
-        let mut context = OperationContext {
-            device: &mut *self.device,
-            shared: &mut *self.shared,
-            in_flight: &mut connection.in_flight,
-            locks: &mut connection.locks_held,
-            watched: &mut connection.transaction.watched,
-            token,
-            protocol: connection.protocol,
-            replies: (connection.index, &mut connection.replies),
-            own_replies: own,
-            operation: again,
-        };
-        let driven = operation.drive(&mut context);
-        let grown = operation.take_grown();
-        let holds = operation.holds_connection() && !matches!(driven, DriveResult::Done(_));
-        if holds {
-            connection.barrier = Some(slot);
-            connection.awaits_room = matches!(driven, DriveResult::NoRoom);
-        } else if connection.barrier == Some(slot) {
-            connection.barrier = None;
-            connection.awaits_room = false;
-        }
-        if let Some(bytes) = operation.reply_bytes() {
-            connection.set_reply_bytes(slot, bytes);
-            connection.send_parts(self.shared);
-        }
-        if grown > 0 {
-            connection.hold(slot, grown);
-        }
-        match driven {
-            DriveResult::Waiting | DriveResult::NoRoom => {}
-            DriveResult::Again => self.shared.long_operations.push_back(again),
-            DriveResult::Busy => self.shared.busy_operations.push_back(again),
-            DriveResult::Until(time) => self.shared.sleepers.push((time, again)),
-            DriveResult::Done(reply) => connection.complete_slot(at, reply, self.shared),
-        }
     }
 }
 

@@ -65,6 +65,11 @@ pub(crate) const WRONGPASS: ErrorReply =
     ErrorReply::fixed("WRONGPASS invalid username-password pair or user is disabled.");
 pub(crate) const TOO_MANY_PASSWORDS: ErrorReply =
     ErrorReply::fixed("ERR too many wrong passwords from this address; wait 10 seconds");
+pub(crate) const NO_THREAD: ErrorReply =
+    ErrorReply::fixed("ERR the node cannot start a thread for this command; raise its limit of processes");
+pub(crate) const NO_DIRECTORY: ErrorReply = ErrorReply::fixed(
+    "ERR The server is running without a config file: this node has no data directory that could keep settings",
+);
 pub(crate) const NO_PASSWORD: ErrorReply = ErrorReply::fixed(
     "ERR AUTH <password> called without any password configured for the default user. \
      Are you sure your configuration is correct?",

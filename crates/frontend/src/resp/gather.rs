@@ -2,16 +2,18 @@
 //!
 //! Input: keys. Output: their values, or the number of keys found. The commands run concurrently, up to a window; once
 //! the last is submitted the connection may start its next command, because the device keeps the order of each key.
-//! Values are read as far as the client's unread replies have room, and many bytes of values are sent as they arrive.
+//! Values are read as far as the client's unread replies have room, and many bytes of values are sent as they arrive. A
+//! long value is opened in its turn and read when the client has received what is in front of it.
 //! A failed read fails the whole command, unless its first values have been sent: then the error takes the place of
 //! the value.
 
 use super::errors;
-use super::limits::{GATHER_IN_FLIGHT_MAX, STREAMED_BYTES_MIN};
+use super::limits::{GATHER_IN_FLIGHT_MAX, LONG_VALUES_OPEN_MAX, STREAM_PART_BYTES, STREAMED_BYTES_MIN};
 use super::operation_step::{DriveResult, OperationContext};
 use super::output_queue::ReplyEncoder;
 use super::reply::{RespReply, RespVersion};
 use super::state::RespState;
+use super::value_stream::ValueStream;
 use crate::core_device::CoreDevice;
 use bytes::Bytes;
 use headwater_host::width::narrow;
@@ -37,6 +39,8 @@ pub(crate) enum KeyQuery {
 enum GatheredValue {
     /// It is being read, and has at most so many bytes.
     Reading(usize),
+    /// It is sent while it is read.
+    Long(Box<ValueStream>),
     /// Its part of the reply.
     Known(RespReply),
 }
@@ -45,6 +49,8 @@ impl GatheredValue {
     fn bytes(&self) -> usize {
         match self {
             Self::Reading(bytes) => *bytes,
+            // Only the first of the reply holds any.
+            Self::Long(_) => 0,
             Self::Known(reply) => reply.value_bytes(),
         }
     }
@@ -62,8 +68,12 @@ pub(crate) struct KeyGather {
     /// The values that are read or known, from number `sent` on.
     values: VecDeque<GatheredValue>,
     sent: usize,
-    /// Bytes of `values`.
+    /// Bytes of `values`, without those of long ones.
     bytes: usize,
+    /// Long values that are opened and not read to their ends.
+    long_values: usize,
+    /// True if long values are sent while they are read.
+    pub(crate) streams_long_values: bool,
     /// True once values are sent as they arrive.
     streams: bool,
     header_sent: bool,
@@ -83,6 +93,8 @@ impl KeyGather {
             values: VecDeque::new(),
             sent: 0,
             bytes: 0,
+            long_values: 0,
+            streams_long_values: false,
             streams: false,
             header_sent: false,
             failed: None,
@@ -94,19 +106,30 @@ impl KeyGather {
         (self.query, self.keys)
     }
 
+    /// Returns true if the connection's next command must wait.
+    pub(crate) fn holds_connection(&self) -> bool {
+        self.is_submitting() || self.long_values > 0
+    }
+
     /// Returns true if commands for some keys are still to be submitted.
-    pub(crate) fn is_submitting(&self) -> bool {
+    fn is_submitting(&self) -> bool {
         self.submitted < self.keys.len() && self.failed.is_none()
     }
 
     /// Returns the bytes of the values that are being read or have not been sent.
     pub(crate) fn reply_bytes(&self) -> usize {
-        self.bytes
+        match self.values.front() {
+            Some(GatheredValue::Long(stream)) => self.bytes + stream.reply_bytes(),
+            _ => self.bytes,
+        }
     }
 
     /// Submits the device commands that are due.
     pub(crate) fn drive<S: CoreDevice>(&mut self, context: &mut OperationContext<'_, S>) -> DriveResult {
-        while self.is_submitting() && self.outstanding < GATHER_IN_FLIGHT_MAX {
+        while self.is_submitting()
+            && self.outstanding < GATHER_IN_FLIGHT_MAX
+            && self.long_values < LONG_VALUES_OPEN_MAX
+        {
             let bytes = match self.query {
                 KeyQuery::Value => {
                     let key = &self.keys[self.submitted];
@@ -114,6 +137,12 @@ impl KeyGather {
                 }
                 KeyQuery::Exists | KeyQuery::Delete => 0,
             };
+            if bytes > STREAM_PART_BYTES && self.streams_long_values {
+                if let Some(result) = self.open_long_value(context) {
+                    return result;
+                }
+                continue;
+            }
             if bytes > 0 && !context.admits_reply(self.bytes, bytes) {
                 self.streams = true;
                 return DriveResult::NoRoom;
@@ -135,9 +164,15 @@ impl KeyGather {
                 Err(SubmitError::Refused(status)) => self.failed = Some(status),
             }
         }
+        while self.long_values > 0 && self.failed.is_none() {
+            if let Some(result) = self.drive_front(context) {
+                return result;
+            }
+        }
         if self.outstanding > 0 {
             return DriveResult::Waiting;
         }
+        assert!(!self.is_submitting(), "a command of many keys ends before it asked for the last");
         DriveResult::Done(match self.failed.take() {
             Some(status) => errors::from_status(status).into(),
             None if self.query == KeyQuery::Value => self.take_known(context.protocol),
@@ -145,9 +180,61 @@ impl KeyGather {
         })
     }
 
+    /// Opens the reader of the next value. Returns the result of the operation if the device has no room.
+    fn open_long_value<S: CoreDevice>(
+        &mut self,
+        context: &mut OperationContext<'_, S>,
+    ) -> Option<DriveResult> {
+        let key = self.keys[self.submitted].clone();
+        let mut stream = ValueStream::in_reply(self.namespace, key, narrow(self.submitted));
+        match stream.drive(context) {
+            DriveResult::Busy if self.outstanding > 0 => return Some(DriveResult::Waiting),
+            DriveResult::Busy => return Some(DriveResult::Busy),
+            _ => {}
+        }
+        self.submitted += 1;
+        self.outstanding += usize::from(stream.is_waiting());
+        self.long_values += 1;
+        self.streams = true;
+        self.push(GatheredValue::Long(Box::new(stream)));
+        None
+    }
+
+    /// Drives the first value of the reply, behind which a long one is. Returns the result of the operation, or nothing if
+    /// the value is known now.
+    fn drive_front<S: CoreDevice>(&mut self, context: &mut OperationContext<'_, S>) -> Option<DriveResult> {
+        let front = self.values.front_mut().expect("a long value is one of the values");
+        let GatheredValue::Long(stream) = front else {
+            let is_known = matches!(front, GatheredValue::Known(_));
+            // What is known is sent first.
+            return Some(if is_known { DriveResult::NoRoom } else { DriveResult::Waiting });
+        };
+        if stream.is_waiting() {
+            return Some(DriveResult::Waiting);
+        }
+        match stream.drive(context) {
+            DriveResult::Done(reply) => {
+                self.long_values -= 1;
+                self.bytes += reply.value_bytes();
+                *front = GatheredValue::Known(reply);
+                None
+            }
+            DriveResult::Waiting => {
+                self.outstanding += 1;
+                Some(DriveResult::Waiting)
+            }
+            result => Some(result),
+        }
+    }
+
     /// Applies a completion to the state.
     pub(crate) fn accept(&mut self, part: u32, completion: SsdCompletion, shared: &mut RespState) {
         self.outstanding -= 1;
+        let at = (part as usize).checked_sub(self.sent);
+        if let Some(GatheredValue::Long(stream)) = at.and_then(|at| self.values.get_mut(at)) {
+            stream.accept(completion, shared);
+            return;
+        }
         let reply = match completion.status {
             Status::SUCCESS => {
                 self.found += 1;
@@ -176,10 +263,9 @@ impl KeyGather {
         };
         if self.failed.is_some() {
             self.values.clear();
-            self.bytes = 0;
+            (self.bytes, self.long_values) = (0, 0);
             return;
         }
-        let at = (part as usize).checked_sub(self.sent);
         if let Some(value) = at.and_then(|at| self.values.get_mut(at)) {
             self.bytes -= value.bytes();
             *value = GatheredValue::Known(reply);
@@ -190,8 +276,17 @@ impl KeyGather {
 
     /// Takes the values that are known and follow those that were sent, if values are sent as they arrive.
     pub(crate) fn take_part(&mut self, protocol: RespVersion) -> Option<RespReply> {
-        let known = matches!(self.values.front(), Some(GatheredValue::Known(_)));
-        (self.streams && known && self.query == KeyQuery::Value).then(|| self.take_known(protocol))
+        if !self.streams || self.query != KeyQuery::Value {
+            return None;
+        }
+        match self.values.front_mut() {
+            Some(GatheredValue::Known(_)) => Some(self.take_known(protocol)),
+            Some(GatheredValue::Long(stream)) => {
+                let part = stream.take_part(protocol)?;
+                Some(RespReply::Parts(self.header(protocol).into_iter().chain(part).collect()))
+            }
+            _ => None,
+        }
     }
 
     fn push(&mut self, value: GatheredValue) {
@@ -202,12 +297,7 @@ impl KeyGather {
     }
 
     fn take_known(&mut self, protocol: RespVersion) -> RespReply {
-        let mut parts = Vec::new();
-        if !std::mem::replace(&mut self.header_sent, true) {
-            let mut header = Vec::new();
-            ReplyEncoder::new(&mut header, protocol).array(self.keys.len());
-            parts.push(RespReply::Encoded(header));
-        }
+        let mut parts: Vec<RespReply> = self.header(protocol).into_iter().collect();
         while let Some(GatheredValue::Known(_)) = self.values.front() {
             if let Some(GatheredValue::Known(reply)) = self.values.pop_front() {
                 self.bytes -= reply.value_bytes();
@@ -216,6 +306,16 @@ impl KeyGather {
             }
         }
         RespReply::Parts(parts)
+    }
+
+    /// Returns the header of the array, the first time.
+    fn header(&mut self, protocol: RespVersion) -> Option<RespReply> {
+        if std::mem::replace(&mut self.header_sent, true) {
+            return None;
+        }
+        let mut header = Vec::new();
+        ReplyEncoder::new(&mut header, protocol).array(self.keys.len());
+        Some(RespReply::Encoded(header))
     }
 
     fn command(&self, shared: &mut RespState) -> SsdCommand {

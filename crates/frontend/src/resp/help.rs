@@ -29,6 +29,7 @@ const COMMAND: &[&str] = &[
 const CONFIG: &[&str] = &[
     "GET <pattern> ...: parameters and their values",
     "SET <name> <value> ...: change parameters, all or none",
+    "REWRITE: keep the changes of CONFIG SET over restarts",
     "RESETSTAT: set the counters of INFO to zero",
 ];
 const DEBUG: &[&str] = &[

@@ -24,9 +24,15 @@ impl LargeWrites {
     #[inline]
     pub(crate) fn of(command: &SsdCommand) -> Vec<(Bytes, usize)> {
         match command {
-            SsdCommand::Store { key, value, .. } if value.len() > REPLY_SHARE_BYTES => {
-                vec![(key.clone(), value.len())]
-            }
+            SsdCommand::Store { value, .. } if value.len() <= REPLY_SHARE_BYTES => Vec::new(),
+            SsdCommand::Store { .. } | SsdCommand::Batch { .. } => Self::of_write(command),
+            _ => Vec::new(),
+        }
+    }
+
+    fn of_write(command: &SsdCommand) -> Vec<(Bytes, usize)> {
+        match command {
+            SsdCommand::Store { key, value, .. } => vec![(key.clone(), value.len())],
             SsdCommand::Batch { writes } => writes
                 .iter()
                 .filter_map(|write| match write {

@@ -19,6 +19,10 @@ pub const REPLY_PATIENCE_SECONDS: u64 = 5;
 pub const REPLY_MEMORY_BYTES_MAX: usize = 256 << 20;
 /// Bytes of the values of one MGET from which they are sent as they arrive.
 pub const STREAMED_BYTES_MIN: usize = 1 << 20;
+/// Bytes of a value that are read at a time while the value is sent; a longer one is sent in such parts.
+pub const STREAM_PART_BYTES: usize = 256 << 10;
+/// Long values of one MGET whose readers are open at a time.
+pub const LONG_VALUES_OPEN_MAX: usize = 64;
 /// Bytes that all clients together may make the front end hold: input, values and unsent replies. A client above its
 /// allowance gets an error instead of more.
 pub const CLIENT_MEMORY_BYTES_MAX: usize = 1 << 30;
@@ -85,6 +89,8 @@ pub const SLOWLOG_ENTRIES_MAX: usize = 10_000;
 pub const DEBUG_SLEEP_SECONDS_MAX: f64 = 60.0;
 /// Steps of a long computation in one turn, well below a millisecond.
 pub const LONG_STEPS_MAX: usize = 64 << 10;
+/// Clients that CLIENT LIST lists in one turn.
+pub const LISTED_CLIENTS_MAX: usize = 128;
 /// Cells of the table of LCS: 64 Mi, about one second of one core.
 pub const LCS_CELLS_MAX: usize = 64 << 20;
 /// Commands of one transaction.

@@ -30,10 +30,10 @@ pub(crate) struct AcceptedClient {
 }
 
 /// Binds every configured address, or none.
-pub(crate) fn bind_all(config: &RespConfig) -> Result<Vec<RespListener>, RespError> {
+pub(crate) fn bind_all(config: &RespConfig, settings: &RespSettings) -> Result<Vec<RespListener>, RespError> {
     let mut listeners = Vec::new();
     for &address in &config.listen {
-        if config.password.is_none() && !address.ip().is_loopback() {
+        if settings.password.is_none() && !address.ip().is_loopback() {
             return Err(RespError::Unprotected { address });
         }
         let listen = |source| RespError::Listen { address, source };

@@ -13,6 +13,7 @@
 
 use super::atomic_writes::AtomicWrites;
 use super::bit_operation::BitOperation;
+use super::client_lines::ClientLines;
 use super::edit::KeyEdit;
 use super::gather::KeyGather;
 use super::key_count::KeyCount;
@@ -25,6 +26,7 @@ use super::reply::{RespReply, RespVersion};
 use super::state::{OperationRef, RespState};
 use super::sweep::NamespaceSweep;
 use super::transaction_run::TransactionRun;
+use super::value_stream::ValueStream;
 use super::watch::KeyWatch;
 use crate::core_device::CoreDevice;
 use bytes::Bytes;
@@ -39,6 +41,8 @@ pub(crate) enum RespOperation {
     Edit(KeyEdit),
     /// The same read or delete for many keys.
     Gather(KeyGather),
+    /// A long value that is sent while it is read.
+    Stream(ValueStream),
     /// An atomic batch of writes.
     Writes(AtomicWrites),
     /// A rename or copy of a key.
@@ -49,6 +53,8 @@ pub(crate) enum RespOperation {
     Lcs(LcsOperation),
     /// A listing of a namespace's keys.
     Listing(KeyListing),
+    /// A list of many clients.
+    Clients(Box<ClientLines>),
     /// A count of a namespace's keys.
     Count(KeyCount),
     /// A clear or flush of whole namespaces.
@@ -67,11 +73,13 @@ impl RespOperation {
         match self {
             Self::Edit(operation) => operation.drive(context),
             Self::Gather(operation) => operation.drive(context),
+            Self::Stream(operation) => operation.drive(context),
             Self::Writes(operation) => operation.drive(context),
             Self::Relocate(operation) => operation.drive(context),
             Self::Bits(operation) => operation.drive(context),
             Self::Lcs(operation) => operation.drive(context),
             Self::Listing(operation) => operation.drive(context),
+            Self::Clients(lines) => lines.drive(context.protocol),
             Self::Count(operation) => operation.drive(context),
             Self::Sweep(operation) => operation.drive(context),
             Self::Watch(operation) => operation.drive(context),
@@ -87,6 +95,7 @@ impl RespOperation {
         match self {
             Self::Edit(operation) => operation.accept(completion, shared.wall),
             Self::Gather(operation) => operation.accept(part, completion, shared),
+            Self::Stream(operation) => operation.accept(completion, shared),
             Self::Writes(operation) => operation.accept(&completion),
             Self::Relocate(operation) => operation.accept(completion),
             Self::Bits(operation) => operation.accept(part, completion),
@@ -95,7 +104,7 @@ impl RespOperation {
             Self::Sweep(operation) => operation.accept(&completion, shared),
             Self::Watch(operation) => operation.accept(part, &completion),
             Self::Transaction(operation) => operation.accept(part, completion, shared),
-            Self::Count(_) | Self::Sleep(_) => {}
+            Self::Clients(_) | Self::Count(_) | Self::Sleep(_) => {}
         }
     }
 
@@ -117,7 +126,9 @@ impl RespOperation {
     pub(crate) fn reply_bytes(&self) -> Option<usize> {
         match self {
             Self::Gather(operation) => Some(operation.reply_bytes()),
+            Self::Stream(operation) => Some(operation.reply_bytes()),
             Self::Listing(operation) => Some(operation.reply_bytes()),
+            Self::Clients(operation) => Some(operation.reply_bytes()),
             Self::Transaction(operation) => Some(operation.reply_bytes()),
             _ => None,
         }
@@ -127,6 +138,23 @@ impl RespOperation {
     pub(crate) fn take_part(&mut self, protocol: RespVersion) -> Option<RespReply> {
         match self {
             Self::Gather(operation) => operation.take_part(protocol),
+            Self::Stream(operation) => operation.take_part(protocol).map(RespReply::Parts),
+            _ => None,
+        }
+    }
+
+    /// Returns the time at which the operation began to send its reply, if it sends while it runs.
+    pub(crate) fn sent_from(&self) -> Option<Nanos> {
+        match self {
+            Self::Stream(operation) => operation.sent_from(),
+            _ => None,
+        }
+    }
+
+    /// Returns the database that the operation has selected for the connection, if it is done and has selected one.
+    pub(crate) fn selected(&self) -> Option<u8> {
+        match self {
+            Self::Transaction(operation) => operation.selected(),
             _ => None,
         }
     }
@@ -135,7 +163,7 @@ impl RespOperation {
     pub(crate) fn holds_connection(&self) -> bool {
         match self {
             Self::Edit(_) => false,
-            Self::Gather(operation) => operation.is_submitting(),
+            Self::Gather(operation) => operation.holds_connection(),
             _ => true,
         }
     }

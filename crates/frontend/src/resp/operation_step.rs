@@ -34,6 +34,8 @@ pub(crate) enum DriveResult {
     Until(Nanos),
     /// The operation is finished.
     Done(RespReply),
+    /// The connection must be closed, for this reason.
+    Broken(&'static str),
 }
 
 /// The state that an operation may use while it is driven.
@@ -46,10 +48,12 @@ pub(crate) struct OperationContext<'a, S> {
     pub(crate) watched: &'a mut WatchedKeys,
     pub(crate) token: u64,
     pub(crate) protocol: RespVersion,
-    /// The connection and its account of unread replies.
-    pub(crate) replies: (ClientIndex, &'a mut ReplyAccount),
+    /// The connection and its account of unread replies; `None` for a command of a transaction, which has taken the memory.
+    pub(crate) replies: Option<(ClientIndex, &'a mut ReplyAccount)>,
     /// Bytes of the connection's unread replies without those of this operation.
     pub(crate) own_replies: usize,
+    /// Bytes of replies that were not sent yet.
+    pub(crate) unsent: usize,
     /// The reference by which this operation is driven again.
     pub(crate) operation: OperationRef,
 }
@@ -79,15 +83,16 @@ impl<S: CoreDevice> OperationContext<'_, S> {
     /// again when it may.
     pub(crate) fn admits_reply(&mut self, held: usize, more: usize) -> bool {
         let bytes = (self.own_replies + held, more);
-        let (index, account) = &mut self.replies;
+        let Some((index, account)) = &mut self.replies else { return true };
         let limits = &self.shared.settings.reply_limits;
         self.shared.reply_budget.request(limits, (*index, account), bytes) == ReplyVerdict::Starts
     }
 
     /// Ends the wait of an operation that takes no more memory.
     pub(crate) fn stop_waiting(&mut self) {
-        let (index, account) = &mut self.replies;
-        self.shared.reply_budget.leave_queue(*index, account);
+        if let Some((index, account)) = &mut self.replies {
+            self.shared.reply_budget.leave_queue(*index, account);
+        }
     }
 
     /// Unlocks a key that was locked for this operation.

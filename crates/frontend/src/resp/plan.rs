@@ -15,6 +15,7 @@ use super::expiry::{ExpireCondition, ExpiryArgument, TimeOrigin, TimeUnit};
 use super::gather::{KeyGather, KeyQuery};
 use super::key_count::KeyCount;
 use super::lcs_operation::LcsOperation;
+use super::limits::STREAM_PART_BYTES;
 use super::listing::KeyListing;
 use super::locks::KeyAccess;
 use super::operation::RespOperation;
@@ -24,6 +25,7 @@ use super::reply_form::{ReplyForm, TtlForm};
 use super::request::RespRequest;
 use super::strings::{self, SetOptions};
 use super::sweep::{NamespaceSweep, SweepCommand};
+use super::value_stream::{StreamedRange, ValueStream};
 use bytes::Bytes;
 use headwater_host::clock::{Nanos, UnixMillis};
 use headwater_host::width::narrow;
@@ -34,14 +36,33 @@ use headwater_ssd::command::{NamespaceId, ReadRelease, RecordExpiry, SsdCommand,
 pub(crate) enum CommandPlan {
     /// One device command on the key that is argument `key_at`.
     Single { access: KeyAccess, key_at: usize, command: SsdCommand, wait: ReplyForm },
+    /// A long value, at the key that is argument `key_at`, which is sent while it is read.
+    Stream { key_at: usize, stream: ValueStream },
     /// A read-modify-write of a key.
     Edit(Bytes, KeyChange),
     /// The same read or delete for many keys.
     Gather(KeyGather),
     /// An operation that runs while the connection has nothing else in flight.
-    Exclusive(RespOperation),
+    Exclusive(Box<RespOperation>),
     /// No device command: the reply is known.
     Answer(RespReply),
+}
+
+impl CommandPlan {
+    /// Makes a read of a value that is longer than one part a stream, which holds one part at a time.
+    #[cold]
+    pub(crate) fn stream(&mut self, namespace: NamespaceId, bytes: &mut usize) {
+        let Self::Single { key_at, command: SsdCommand::Retrieve { key, .. }, wait, .. } = self else {
+            return;
+        };
+        let range = match wait {
+            ReplyForm::Value => StreamedRange::Whole,
+            ReplyForm::Range { start, end } => StreamedRange::Bytes(*start, *end),
+            _ => return,
+        };
+        *bytes = STREAM_PART_BYTES;
+        *self = Self::Stream { key_at: *key_at, stream: ValueStream::new(namespace, key.clone(), range) };
+    }
 }
 
 /// The context in which a command is planned.
@@ -55,6 +76,7 @@ pub(crate) struct PlanContext {
 }
 
 /// Plans a command.
+#[inline]
 pub(crate) fn plan(
     verb: RespCommand,
     request: &RespRequest<'_>,
@@ -63,6 +85,16 @@ pub(crate) fn plan(
     match verb {
         RespCommand::Get => Ok(read(request, 1, u32::MAX, ReplyForm::Value)),
         RespCommand::Set => set(request, place.wall),
+        _ => plan_value(verb, request, place),
+    }
+}
+
+fn plan_value(
+    verb: RespCommand,
+    request: &RespRequest<'_>,
+    place: &PlanContext,
+) -> Result<CommandPlan, ErrorReply> {
+    match verb {
         RespCommand::SetNx => {
             Ok(store(request, 2, WriteCondition::IfAbsent, RecordExpiry::Never, ReplyForm::Count))
         }
@@ -140,7 +172,9 @@ fn plan_keys(
         RespCommand::Object => object(request),
         RespCommand::Memory => memory(request),
         RespCommand::Debug => debug(request, place),
-        _ => plan_exclusive(verb, request, place).map(CommandPlan::Exclusive),
+        _ => {
+            plan_exclusive(verb, request, place).map(|operation| CommandPlan::Exclusive(Box::new(operation)))
+        }
     }
 }
 
@@ -191,6 +225,7 @@ fn plan_exclusive(
 }
 
 /// Plans a read of the first `bytes_max` bytes of a value.
+#[inline]
 fn read(request: &RespRequest<'_>, key_at: usize, bytes_max: u32, wait: ReplyForm) -> CommandPlan {
     CommandPlan::Single {
         access: KeyAccess::Read,
@@ -381,5 +416,6 @@ fn debug_sleep(request: &RespRequest<'_>, place: &PlanContext) -> Result<Command
         .ok_or(errors::NOT_A_FLOAT)?;
     let seconds = seconds.clamp(0.0, super::limits::DEBUG_SLEEP_SECONDS_MAX);
     let span = std::time::Duration::from_secs_f64(seconds);
-    Ok(CommandPlan::Exclusive(RespOperation::Sleep(place.now.after(Nanos(narrow(span.as_nanos()))))))
+    let operation = RespOperation::Sleep(place.now.after(Nanos(narrow(span.as_nanos()))));
+    Ok(CommandPlan::Exclusive(Box::new(operation)))
 }

@@ -34,7 +34,10 @@ impl<S: CoreDevice> TurnContext<'_, S> {
             }
             CommandPlan::Edit(key, change) => length(namespace, key) + change.growth(),
             CommandPlan::Exclusive(operation) => operation.bytes_at_start(length),
-            CommandPlan::Single { .. } | CommandPlan::Gather(_) | CommandPlan::Answer(_) => 0,
+            CommandPlan::Single { .. }
+            | CommandPlan::Stream { .. }
+            | CommandPlan::Gather(_)
+            | CommandPlan::Answer(_) => 0,
         }
     }
 

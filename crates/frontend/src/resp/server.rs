@@ -3,12 +3,14 @@
 //! Input: a request. Output: a reply made from the command table, the settings and the slow log.
 
 use super::command_table::{CommandEntry, RespCommand, TABLE, lookup};
+use super::connection::RespConnection;
 use super::errors::{self, ErrorReply};
 use super::output_queue::ReplyEncoder;
 use super::parser::integer;
 use super::reply::{RespReply, RespVersion};
 use super::request::RespRequest;
 use super::settings;
+use super::slow_work::SlowAnswer;
 use super::state::RespState;
 use headwater_host::width::to_usize;
 
@@ -141,7 +143,7 @@ fn get_keys(request: &RespRequest<'_>, out: &mut ReplyEncoder<'_>) -> Result<(),
 /// Executes CONFIG. `expired` is the number of expired keys that the device has removed.
 pub(crate) fn config(
     request: &RespRequest<'_>,
-    protocol: RespVersion,
+    connection: &mut RespConnection,
     shared: &mut RespState,
     expired: u64,
 ) -> Result<RespReply, ErrorReply> {
@@ -151,7 +153,7 @@ pub(crate) fn config(
             let patterns: Vec<&[u8]> = (2..request.len()).map(|at| request.arg(at)).collect();
             let found = settings::get(&patterns, &shared.settings, &shared.slowlog);
             let mut out = Vec::new();
-            let mut encoder = ReplyEncoder::new(&mut out, protocol);
+            let mut encoder = ReplyEncoder::new(&mut out, connection.protocol);
             encoder.map(found.len());
             for (name, value) in found {
                 encoder.text(name);
@@ -166,7 +168,9 @@ pub(crate) fn config(
             }
             let pairs: Vec<(&[u8], &[u8])> =
                 (2..request.len()).step_by(2).map(|at| (request.arg(at), request.arg(at + 1))).collect();
-            settings::set(&pairs, &mut shared.settings, &mut shared.slowlog)?;
+            if let Some(password) = settings::set(&pairs, &mut shared.settings, &mut shared.slowlog)? {
+                shared.hash_password(password);
+            }
             Ok(RespReply::Ok)
         }
         b"resetstat" => {
@@ -176,7 +180,17 @@ pub(crate) fn config(
             shared.expired_at_reset = expired;
             Ok(RespReply::Ok)
         }
-        b"rewrite" => Err(ErrorReply::fixed("ERR The server is running without a config file")),
+        b"rewrite" => {
+            arity(request, request.len() == 2)?;
+            match connection.slow.take() {
+                Some(SlowAnswer::Kept(Ok(()))) => Ok(RespReply::Ok),
+                Some(SlowAnswer::Kept(Err(error))) => {
+                    Err(ErrorReply::formatted(format!("ERR Rewriting config file: {error}")))
+                }
+                Some(_) => Err(errors::NO_THREAD),
+                None => Err(errors::NO_DIRECTORY),
+            }
+        }
         _ => Err(errors::unknown_subcommand("CONFIG", request.arg(1))),
     }
 }

@@ -8,8 +8,10 @@ use super::dispatch::TurnContext;
 use super::errors::{self, ErrorReply};
 use super::info::{self, REDIS_VERSION};
 use super::output_queue::ReplyEncoder;
+use super::password::PasswordVerdict;
 use super::reply::{RespReply, RespVersion};
 use super::request::RespRequest;
+use super::slow_work::SlowAnswer;
 use super::state::RespState;
 use super::transaction::ConnectionTransaction;
 use super::{client, server};
@@ -54,15 +56,10 @@ pub(crate) fn answer<S: CoreDevice>(
         }
         RespCommand::Config => {
             let expired = turn.device.stats().expired;
-            server::config(request, connection.protocol, turn.shared, expired)
+            server::config(request, connection, turn.shared, expired)
         }
         other => server::answer(other, request, connection.protocol, turn.shared),
     }
-}
-
-/// Returns true if two passwords are equal; the time does not depend on the position of a difference.
-fn equal_in_constant_time(left: &[u8], right: &[u8]) -> bool {
-    left.len() == right.len() && left.iter().zip(right).fold(0, |differs, (a, b)| differs | (a ^ b)) == 0
 }
 
 fn ping(request: &RespRequest<'_>) -> Result<RespReply, ErrorReply> {
@@ -73,24 +70,31 @@ fn ping(request: &RespRequest<'_>) -> Result<RespReply, ErrorReply> {
     }
 }
 
-/// Checks the password of a client.
+/// Checks the password of a client. A slow check was made before ([`TurnContext::prepare`]).
 ///
 /// # Errors
 /// It is wrong, or the address sent too many wrong ones.
 fn check_password(
     user: &[u8],
     password: &[u8],
-    connection: &RespConnection,
+    connection: &mut RespConnection,
     shared: &mut RespState,
 ) -> Result<(), ErrorReply> {
-    let address = &connection.identity.address;
     let Some(expected) = &shared.settings.password else {
         return if user == b"default" { Ok(()) } else { Err(errors::WRONGPASS) };
     };
+    match connection.slow.take() {
+        Some(SlowAnswer::Password(true)) => return Ok(()),
+        // It was counted when the check ended.
+        Some(SlowAnswer::Password(false)) => return Err(errors::WRONGPASS),
+        Some(SlowAnswer::NoThread) => return Err(errors::NO_THREAD),
+        Some(SlowAnswer::Kept(_)) | None => {}
+    }
+    let address = &connection.identity.address;
     if !shared.wrong_passwords.may_try(address, shared.now) {
         return Err(errors::TOO_MANY_PASSWORDS);
     }
-    if user == b"default" && equal_in_constant_time(expected, password) {
+    if user == b"default" && expected.verdict(password, &shared.settings.secrets) == PasswordVerdict::Right {
         return Ok(());
     }
     shared.wrong_passwords.count(address, shared.now);

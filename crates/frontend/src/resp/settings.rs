@@ -6,19 +6,31 @@
 use super::config::RespConfig;
 use super::errors::ErrorReply;
 use super::glob::{self, CaseSensitivity};
+use super::kept_settings::KeptValues;
 use super::limits::{BULK_BYTES_MAX, CLIENTS_CEILING, CLIENTS_MAX, DATABASES, SLOWLOG_ENTRIES_MAX};
 use super::parser::integer;
+use super::password::{PasswordSecrets, RespPassword};
+use super::password_hash::{SaltedHash, SaltedHashError};
 use super::reply_budget::ReplyLimits;
 use super::reply_limits;
 use super::slowlog::SlowLog;
 use headwater_host::clock::Nanos;
 use headwater_ssd::engine::Durability;
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use zeroize::Zeroizing;
 
 /// The parameters of a front end; some can be changed by CONFIG SET.
 #[derive(Debug)]
 pub(crate) struct RespSettings {
     /// Password that AUTH requires.
-    pub(crate) password: Option<Vec<u8>>,
+    pub(crate) password: Option<RespPassword>,
+    /// The secrets that passwords are hashed with.
+    pub(crate) secrets: PasswordSecrets,
+    /// The file that CONFIG REWRITE writes; `None` without a data directory.
+    pub(crate) kept_path: Option<PathBuf>,
+    /// The parameters that CONFIG SET has changed, or that were kept: CONFIG REWRITE keeps them.
+    pub(crate) changed: BTreeSet<&'static str>,
     /// True if other machines can reach a listener: there must be a password.
     pub(crate) is_exposed: bool,
     /// Maximum number of connected clients.
@@ -41,9 +53,12 @@ pub(crate) struct RespSettings {
 
 impl RespSettings {
     /// Creates the initial parameters of a front end.
-    pub(crate) fn new(config: &RespConfig) -> Self {
+    pub(crate) fn new(config: &RespConfig, secrets: PasswordSecrets) -> Self {
         Self {
-            password: config.password.clone().map(String::into_bytes),
+            password: None,
+            secrets,
+            kept_path: config.kept_settings.clone(),
+            changed: BTreeSet::new(),
             is_exposed: config.listen.iter().any(|address| !address.ip().is_loopback()),
             clients_max: CLIENTS_MAX,
             bulk_bytes_max: BULK_BYTES_MAX,
@@ -88,6 +103,17 @@ const NAMES: &[&str] = &[
     "unixsocket",
 ];
 
+/// The names of the parameters that CONFIG SET can change.
+const VARIABLE: &[&str] = &[
+    "client-output-buffer-limit",
+    "maxclients",
+    "proto-max-bulk-len",
+    "requirepass",
+    "slowlog-log-slower-than",
+    "slowlog-max-len",
+    "timeout",
+];
+
 /// Returns the value of a parameter as CONFIG GET shows it.
 fn value(name: &str, settings: &RespSettings, slowlog: &SlowLog) -> String {
     match name {
@@ -102,10 +128,11 @@ fn value(name: &str, settings: &RespSettings, slowlog: &SlowLog) -> String {
         "maxmemory-policy" => "noeviction".to_owned(),
         "port" => settings.port.to_string(),
         "proto-max-bulk-len" => settings.bulk_bytes_max.to_string(),
-        "requirepass" => settings
-            .password
-            .as_ref()
-            .map_or_else(String::new, |password| String::from_utf8_lossy(password).into_owned()),
+        // The password itself is not known.
+        "requirepass" => {
+            let salted = settings.password.as_ref().and_then(RespPassword::salted);
+            salted.map_or_else(String::new, SaltedHash::to_string)
+        }
         "slowlog-log-slower-than" => {
             slowlog.threshold.map_or_else(|| "-1".to_owned(), |threshold| (threshold.0 / 1_000).to_string())
         }
@@ -133,7 +160,40 @@ pub(crate) fn get(
         .collect()
 }
 
-/// Changes parameters, all or none.
+/// Returns the parameters that CONFIG SET has changed, with their values, which [`restore`] takes.
+pub(crate) fn kept(settings: &RespSettings, slowlog: &SlowLog) -> KeptValues {
+    settings.changed.iter().map(|name| ((*name).to_owned(), value(name, settings, slowlog))).collect()
+}
+
+/// Sets the parameters that were kept.
+///
+/// # Errors
+/// A parameter that cannot be kept, or a value that it cannot have.
+pub(crate) fn restore(
+    kept: &KeptValues,
+    settings: &mut RespSettings,
+    slowlog: &mut SlowLog,
+) -> Result<(), String> {
+    for (name, text) in kept {
+        let known = VARIABLE.iter().find(|known| *known == name);
+        let known = known.ok_or_else(|| format!("no setting {name} can be kept"))?;
+        match *known {
+            // Whether a node may be without one is known when it listens.
+            "requirepass" if text.is_empty() => {}
+            "requirepass" if !SaltedHash::is_hash(text.as_bytes()) => {
+                return Err("requirepass is no hash".to_owned());
+            }
+            known => {
+                check(known, text.as_bytes(), settings, slowlog).map_err(|why| format!("{name}: {why}"))?;
+            }
+        }
+        apply(known, text.as_bytes(), settings, slowlog);
+        settings.changed.insert(known);
+    }
+    Ok(())
+}
+
+/// Changes parameters, all or none. Returns a new password in plain, which the caller is to hash.
 ///
 /// # Errors
 /// Redis's text for an unknown name, an immutable parameter, or an invalid value.
@@ -141,7 +201,7 @@ pub(crate) fn set(
     pairs: &[(&[u8], &[u8])],
     settings: &mut RespSettings,
     slowlog: &mut SlowLog,
-) -> Result<(), ErrorReply> {
+) -> Result<Option<Zeroizing<Vec<u8>>>, ErrorReply> {
     for (at, (name, text)) in pairs.iter().enumerate() {
         let Some(known) = NAMES.iter().find(|known| name.eq_ignore_ascii_case(known.as_bytes())) else {
             let text = "ERR Unknown option or number of arguments for CONFIG SET - '";
@@ -152,10 +212,23 @@ pub(crate) fn set(
         }
         check(known, text, settings, slowlog).map_err(|why| failed(known, why))?;
     }
+    let mut password = None;
     for (name, text) in pairs {
-        apply(&String::from_utf8_lossy(name).to_ascii_lowercase(), text, settings, slowlog);
+        let Some(known) = VARIABLE.iter().find(|known| name.eq_ignore_ascii_case(known.as_bytes())) else {
+            continue;
+        };
+        apply(known, text, settings, slowlog);
+        settings.changed.insert(known);
+        if *known == "requirepass" && !text.is_empty() && !SaltedHash::is_hash(text) {
+            password = Some(Zeroizing::new(text.to_vec()));
+        }
     }
-    Ok(())
+    Ok(password)
+}
+
+fn parsed_hash(text: &[u8]) -> Result<SaltedHash, SaltedHashError> {
+    let text = std::str::from_utf8(text).map_err(|_| SaltedHashError::Malformed)?;
+    SaltedHash::parse(text)
 }
 
 fn failed(name: &str, why: &str) -> ErrorReply {
@@ -181,6 +254,11 @@ fn check(name: &str, text: &[u8], settings: &RespSettings, slowlog: &SlowLog) ->
         "requirepass" if text.is_empty() && settings.is_exposed => {
             Err("other machines can reach this node, which serves no client without a password")
         }
+        "requirepass" if SaltedHash::is_hash(text) => match parsed_hash(text) {
+            Ok(_) => Ok(()),
+            Err(SaltedHashError::Malformed) => Err("it starts with $scrypt$ as a hash does, and is none"),
+            Err(SaltedHashError::TooCostly) => Err("a check of this hash takes too much memory or time"),
+        },
         "requirepass" => Ok(()),
         "bind" | "databases" | "port" | "unixsocket" => Err("can't set immutable config"),
         // The other parameters are fixed; setting one to its current value is accepted.
@@ -208,7 +286,13 @@ fn apply(name: &str, text: &[u8], settings: &mut RespSettings, slowlog: &mut Slo
             let micros = number.and_then(|number| u64::try_from(number).ok());
             slowlog.threshold = micros.map(|micros| Nanos(micros.saturating_mul(1_000)));
         }
-        ("requirepass", _) => settings.password = (!text.is_empty()).then(|| text.to_vec()),
+        ("requirepass", _) => {
+            settings.password = match parsed_hash(text) {
+                _ if text.is_empty() => None,
+                Ok(salted) if SaltedHash::is_hash(text) => Some(RespPassword::from_salted(salted)),
+                _ => Some(RespPassword::from_plain(text, &settings.secrets)),
+            };
+        }
         _ => {}
     }
 }

@@ -6,17 +6,21 @@ use super::client_identity::ClientIdentity;
 use super::client_memory::ClientMemory;
 use super::command_table::{RespCommand, TABLE};
 use super::large_writes::LargeWrites;
+use super::limits::REPLY_SHARE_BYTES;
 use super::locks::{ClientIndex, KeyLocks};
 use super::output_queue::ValueBuffers;
+use super::password_hash::SaltedHash;
 use super::reply_budget::ReplyBudget;
 use super::settings::RespSettings;
+use super::slow_work::{SlowTask, SlowWork};
 use super::slowlog::SlowLog;
 use super::transaction_gate::{GateOpening, TransactionGate};
 use super::wall_estimate::WallEstimate;
-use super::wrong_passwords::WrongPasswords;
+use crate::wrong_passwords::WrongPasswords;
 use headwater_host::clock::{Nanos, UnixMillis};
-use headwater_ssd::command::{FrontEndId, NamespaceId};
+use headwater_ssd::command::{FrontEndId, NamespaceId, ValueReader};
 use std::collections::VecDeque;
+use zeroize::Zeroizing;
 
 /// The counters of one command; they only grow.
 #[derive(Clone, Copy, Debug, Default)]
@@ -115,6 +119,8 @@ pub(crate) struct RespState {
     pub(crate) dirty: VecDeque<ClientIndex>,
     /// Clients with something to send.
     pub(crate) flush: Vec<ClientIndex>,
+    /// Those of them with long output.
+    pub(crate) flush_long: Vec<ClientIndex>,
     /// Clients whose next command the device had no room for.
     pub(crate) busy: VecDeque<ClientIndex>,
     /// Operations whose next step the device had no room for.
@@ -124,6 +130,8 @@ pub(crate) struct RespState {
     /// Operations that sleep, with their wake-up times.
     pub(crate) sleepers: Vec<(Nanos, OperationRef)>,
     pub(crate) random: fastrand::Rng,
+    /// Number of the last reader of a value.
+    pub(crate) readers: u64,
     pub(crate) started: Nanos,
     pub(crate) started_wall: UnixMillis,
     pub(crate) now: Nanos,
@@ -136,9 +144,23 @@ pub(crate) struct RespState {
     pub(crate) http_warned_at: Option<Nanos>,
     pub(crate) wrong_passwords: WrongPasswords,
     pub(crate) next_client: u64,
+    pub(crate) slow_work: SlowWork,
 }
 
 impl RespState {
+    /// Lists a connection whose output of so many bytes is to be sent.
+    #[inline]
+    pub(crate) fn list_for_flush(&mut self, client: ClientIndex, bytes: usize) {
+        let list = if bytes > REPLY_SHARE_BYTES { &mut self.flush_long } else { &mut self.flush };
+        list.push(client);
+    }
+
+    /// Returns a reader of a value that no other reader of this front end is.
+    pub(crate) fn new_reader(&mut self) -> ValueReader {
+        self.readers += 1;
+        ValueReader::new(self.readers)
+    }
+
     /// Counts a finished command.
     #[inline]
     pub(crate) fn count_command(&mut self, verb: RespCommand, took: Nanos, failed: bool) {
@@ -171,6 +193,18 @@ impl RespState {
     ) {
         let at = self.wall;
         self.slowlog.push(verb, arguments, took, at, identity);
+    }
+
+    /// Makes the salted hash of the present password, on a thread of its own.
+    pub(crate) fn hash_password(&mut self, password: Zeroizing<Vec<u8>>) {
+        let salt = self.settings.secrets.next_salt();
+        let task = SlowTask::Hash { password: password.clone(), salt };
+        if let Err(error) = self.slow_work.start(task, None) {
+            tracing::warn!(%error, "no thread can be started; the password is hashed while all clients wait");
+            if let Some(present) = &mut self.settings.password {
+                present.set_salted(SaltedHash::of(&password, &salt));
+            }
+        }
     }
 
     /// Releases a key's lock and queues the next waiter to be run.

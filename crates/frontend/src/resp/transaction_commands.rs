@@ -18,6 +18,7 @@ use super::transaction_run::TransactionRun;
 use super::watch::KeyWatch;
 use crate::core_device::CoreDevice;
 use bytes::Bytes;
+use headwater_ssd::command::NamespaceId;
 use std::collections::BTreeMap;
 
 /// Returns true if a command is executed at once even inside MULTI.
@@ -33,16 +34,24 @@ pub(crate) fn is_immediate(verb: RespCommand) -> bool {
     )
 }
 
-/// Checks that a command can be part of a transaction.
-fn check_allowed(verb: RespCommand, request: &RespRequest<'_>, database: u8) -> Result<(), ErrorReply> {
+/// Checks that a command can be part of the transaction of a connection.
+fn check_allowed(
+    verb: RespCommand,
+    request: &RespRequest<'_>,
+    connection: &RespConnection,
+) -> Result<(), ErrorReply> {
     let entry = verb.entry();
     let is_word = |words: &[&str]| words.iter().any(|word| request.arg_is(1, word));
-    let is_other = |at| request.database(at).is_ok_and(|number| number != database);
-    let allowed = match verb {
-        RespCommand::Select if is_other(1) => return Err(transaction_errors::OTHER_DATABASE),
-        RespCommand::Copy if (3..request.len()).any(|at| request.arg_is(at, "db") && is_other(at + 1)) => {
+    if entry.handler == CommandHandler::Plan {
+        let database = connection.transaction.database(connection.database)?;
+        let is_other = |at| request.database(at).is_ok_and(|number| number != database);
+        if verb == RespCommand::Copy
+            && (3..request.len()).any(|at| request.arg_is(at, "db") && is_other(at + 1))
+        {
             return Err(transaction_errors::OTHER_DATABASE);
         }
+    }
+    let allowed = match verb {
         RespCommand::Client => is_word(&["id", "getname", "info", "list", "help"]),
         RespCommand::Config => is_word(&["get", "help"]),
         RespCommand::SlowLog => is_word(&["get", "len", "help"]),
@@ -59,7 +68,7 @@ impl<S: CoreDevice> TurnContext<'_, S> {
         verb: RespCommand,
         request: &RespRequest<'_>,
     ) {
-        let checked = check_allowed(verb, request, connection.database)
+        let checked = check_allowed(verb, request, connection)
             .and_then(|()| connection.transaction.check_room(request))
             .and_then(|bytes| {
                 let admitted = self.shared.client_memory.admits(connection.held_bytes(), bytes);
@@ -67,7 +76,7 @@ impl<S: CoreDevice> TurnContext<'_, S> {
             });
         let reply = match checked {
             Ok(()) => {
-                connection.transaction.push(verb, request);
+                connection.transaction.push(verb, request, connection.database);
                 RespReply::Simple("QUEUED")
             }
             Err(failure) => {
@@ -116,7 +125,7 @@ impl<S: CoreDevice> TurnContext<'_, S> {
             RespCommand::Exec => match connection.transaction.take() {
                 None => Err(transaction_errors::EXEC_WITHOUT_MULTI),
                 Some((queue, _)) if queue.refused => Err(transaction_errors::PREVIOUS_ERRORS),
-                Some((_, watched)) if is_elsewhere(&watched, connection) => {
+                Some((queue, watched)) if is_elsewhere(&watched, namespace_of(&queue, connection)) => {
                     Err(transaction_errors::exec_abort(&transaction_errors::WATCHED_ELSEWHERE))
                 }
                 Some((queue, watched)) => {
@@ -143,7 +152,11 @@ impl<S: CoreDevice> TurnContext<'_, S> {
         match checked {
             Ok(()) => {
                 let watch = KeyWatch::new(connection.namespace(), keys);
-                self.begin(connection, (RespCommand::Watch, request.len()), RespOperation::Watch(watch));
+                self.begin(
+                    connection,
+                    (RespCommand::Watch, request.len()),
+                    Box::new(RespOperation::Watch(watch)),
+                );
             }
             Err(failure) => connection.answer(RespCommand::Watch, failure.into(), self.shared),
         }
@@ -163,6 +176,10 @@ impl<S: CoreDevice> TurnContext<'_, S> {
                 CommandHandler::Plan => continue,
                 // UNWATCH: EXEC ends the watch anyway.
                 CommandHandler::Transaction => RespReply::Ok,
+                // It takes effect when the transaction does.
+                CommandHandler::Session if command.verb == RespCommand::Select => {
+                    command.request().database(1).map_or_else(RespReply::Error, |_| RespReply::Ok)
+                }
                 CommandHandler::Session | CommandHandler::AfterEarlier => {
                     session::answer(command.verb, &command.request(), connection, self)
                         .unwrap_or_else(RespReply::Error)
@@ -173,13 +190,19 @@ impl<S: CoreDevice> TurnContext<'_, S> {
             answers.insert(at, out);
         }
         let slot = connection.next_slot();
-        let run = TransactionRun::new(connection.namespace(), queue.commands, watched, answers);
-        self.begin(connection, (RespCommand::Exec, 1), RespOperation::Transaction(Box::new(run)));
+        let namespace = namespace_of(&queue, connection);
+        let run = TransactionRun::new(namespace, queue.commands, watched, answers, queue.selected);
+        self.begin(connection, (RespCommand::Exec, 1), Box::new(RespOperation::Transaction(Box::new(run))));
         connection.hold(slot, held);
     }
 }
 
-/// Returns true if a key of another database than the selected one is watched.
-fn is_elsewhere(watched: &WatchedKeys, connection: &RespConnection) -> bool {
-    watched.keys.keys().any(|(namespace, _)| *namespace != connection.namespace())
+/// Returns the namespace that the commands of a transaction work on.
+fn namespace_of(queue: &TransactionQueue, connection: &RespConnection) -> NamespaceId {
+    queue.database.map_or(connection.namespace(), |database| NamespaceId(database + 1))
+}
+
+/// Returns true if a key of another namespace is watched.
+fn is_elsewhere(watched: &WatchedKeys, namespace: NamespaceId) -> bool {
+    watched.keys.keys().any(|(of, _)| *of != namespace)
 }

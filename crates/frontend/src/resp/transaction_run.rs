@@ -7,16 +7,20 @@
 //!
 //! ```text
 //!   Begin -> Run -+- keys missing -> Read -> Begin
+//!                 +- long command -> Long <-> Listing, then Run
 //!                 +- all known ----> Write -> Writing -+- done, or a watched key changed -> Done
 //!                                                      +- another key changed -> Enter (gate) -> Read
+//!                                                         (no gate with long commands)
 //! ```
 //!
 //! Invariant: nothing is written but by the one batch, and the reply waits until all that it says is durable.
 
+mod key_reads;
+mod long_command;
+
 use super::errors::{self, ErrorReply};
 use super::limits::{
-    GATHER_IN_FLIGHT_MAX, RETRIES_MAX, TRANSACTION_READ_BYTES_MAX, TRANSACTION_REPLY_BYTES_MAX,
-    TRANSACTION_SLICE_BYTES, TRANSACTION_SLICE_COMMANDS,
+    RETRIES_MAX, TRANSACTION_REPLY_BYTES_MAX, TRANSACTION_SLICE_BYTES, TRANSACTION_SLICE_COMMANDS,
 };
 use super::operation_step::{DriveResult, OperationContext};
 use super::output_queue::{ReplyEncoder, append_reply};
@@ -24,33 +28,17 @@ use super::reply::RespReply;
 use super::state::RespState;
 use super::transaction::{QueuedCommand, WatchedKeys};
 use super::transaction_errors::{self, exec_abort};
-use super::transaction_step::{StepContext, run_command};
-use super::transaction_view::{KeyDetail, TransactionView, ViewRecord};
+use super::transaction_step::{StepContext, StepResult, run_command};
+use super::transaction_view::{KeyDetail, TransactionView};
 use crate::core_device::CoreDevice;
 use bytes::Bytes;
 use headwater_host::clock::Nanos;
-use headwater_host::width::narrow;
 use headwater_nvme::spec::status::Status;
-use headwater_ssd::command::{BatchWrite, NamespaceId, ReadRelease, SsdCommand, SsdCompletion, SubmitError};
+use headwater_ssd::command::{BatchWrite, NamespaceId, SsdCommand, SsdCompletion, SubmitError};
 use headwater_ssd::limits::BATCH_WRITES_MAX;
+use key_reads::KeyReads;
+use long_command::LongCommand;
 use std::collections::BTreeMap;
-
-/// Keys to be read.
-#[derive(Debug)]
-struct KeyReads {
-    keys: Vec<(Bytes, KeyDetail)>,
-    submitted: usize,
-    outstanding: usize,
-    /// True if there is memory for the next value.
-    admitted: bool,
-    failed: Option<ErrorReply>,
-}
-
-impl KeyReads {
-    fn new(keys: Vec<(Bytes, KeyDetail)>) -> Self {
-        Self { keys, submitted: 0, outstanding: 0, admitted: false, failed: None }
-    }
-}
 
 /// The reason why there is no memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,12 +52,28 @@ enum MemoryRefusal {
 #[derive(Debug)]
 enum RunStage {
     Begin,
-    Run { next: usize },
+    Run {
+        next: usize,
+    },
+    /// A command goes on.
+    Long(LongCommand),
+    /// Keys of the device are listed for a command.
+    Listing(LongCommand),
     Enter(Vec<(Bytes, KeyDetail)>),
     Read(KeyReads),
     Write,
     Writing,
     Done(RespReply),
+}
+
+/// Returns what a command of the transaction uses.
+fn step_of<'a, S>(
+    view: &'a mut TransactionView,
+    namespace: NamespaceId,
+    context: &'a mut OperationContext<'_, S>,
+) -> StepContext<'a> {
+    let (protocol, operation) = (context.protocol, context.operation);
+    StepContext { view, shared: &mut *context.shared, protocol, namespace, operation }
 }
 
 /// The run of a transaction.
@@ -97,17 +101,28 @@ pub(crate) struct TransactionRun {
     /// Bytes of the replies that `held` contains.
     out_counted: usize,
     retries: u32,
+    /// The database that its SELECT commands select, if it has any.
+    selects: Option<u8>,
+    /// The database that they have selected.
+    selected: Option<u8>,
+    /// True if the commands that list keys are left out of the run, because keys that it needs are not read yet.
+    leaves_listings_out: bool,
 }
 
 impl TransactionRun {
-    /// Creates a run. `answers` are the encoded replies of the commands that need no device.
+    /// Creates a run. `answers` are the encoded replies of the commands that need no device, and `selects` is the database
+    /// that is selected when it has happened.
     pub(crate) fn new(
         namespace: NamespaceId,
         commands: Vec<QueuedCommand>,
         watched: WatchedKeys,
         answers: BTreeMap<usize, Vec<u8>>,
+        selects: Option<u8>,
     ) -> Self {
         Self {
+            selects,
+            selected: None,
+            leaves_listings_out: commands.iter().any(|command| long_command::is_listing(command.verb)),
             namespace,
             commands,
             answers,
@@ -150,6 +165,11 @@ impl TransactionRun {
         Err(MemoryRefusal::Wait)
     }
 
+    /// Returns the database that it has selected, when it has happened.
+    pub(crate) fn selected(&self) -> Option<u8> {
+        self.selected
+    }
+
     /// Takes the number of bytes by which it grew.
     pub(crate) fn take_grown(&mut self) -> usize {
         std::mem::take(&mut self.grown)
@@ -178,6 +198,14 @@ impl TransactionRun {
                         // The rest runs in a later turn, after what other clients have asked for.
                         return DriveResult::Again;
                     }
+                }
+                RunStage::Long(command) => match self.go_on(command, context) {
+                    Ok(stage) => self.stage = stage,
+                    Err(result) => return result,
+                },
+                RunStage::Listing(command) => {
+                    self.stage = RunStage::Listing(command);
+                    return DriveResult::Waiting;
                 }
                 RunStage::Enter(keys) => {
                     if !context.shared.gate.enter(context.operation) {
@@ -235,8 +263,10 @@ impl TransactionRun {
             if spent > TRANSACTION_SLICE_BYTES {
                 return RunStage::Run { next: at };
             }
-            if let Err(failure) = self.run_one(at, context) {
-                return RunStage::Done(exec_abort(&failure).into());
+            match self.run_one(at, context) {
+                Ok(None) => {}
+                Ok(Some(command)) => return RunStage::Long(command),
+                Err(failure) => return RunStage::Done(exec_abort(&failure).into()),
             }
         }
         RunStage::Run { next: end }
@@ -247,109 +277,67 @@ impl TransactionRun {
         if self.view.is_incomplete() {
             return RunStage::Read(KeyReads::new(self.view.take_wanted()));
         }
+        if std::mem::take(&mut self.leaves_listings_out) {
+            return RunStage::Begin;
+        }
         (self.writes, self.watched_count) = self.view.batch(&self.watched);
         self.grown += self.out.len();
         if self.writes.is_empty() { self.finished(context.shared) } else { RunStage::Write }
     }
 
+    /// Runs a command, or the first part of one that takes long, which is then returned.
     fn run_one<S: CoreDevice>(
         &mut self,
         at: usize,
         context: &mut OperationContext<'_, S>,
-    ) -> Result<(), ErrorReply> {
+    ) -> Result<Option<LongCommand>, ErrorReply> {
         if let Some(answer) = self.answers.get(&at) {
             self.out.extend_from_slice(answer);
-        } else {
-            let before = (context.shared.counters.hits, context.shared.counters.misses);
-            let mut step = StepContext {
-                view: &mut self.view,
-                shared: &mut *context.shared,
-                protocol: context.protocol,
-                namespace: self.namespace,
-                operation: context.operation,
-            };
-            let reply = run_command(&self.commands[at], &mut step);
-            let counters = &mut context.shared.counters;
-            self.hits_and_misses.0 += std::mem::replace(&mut counters.hits, before.0) - before.0;
-            self.hits_and_misses.1 += std::mem::replace(&mut counters.misses, before.1) - before.1;
-            if matches!(reply, RespReply::Error(_)) {
-                self.failed.push(at);
-            }
-            if self.view.is_incomplete() {
-                // The run is repeated: its replies are not needed.
-                return Ok(());
-            }
-            // Before it is copied: MGET of one key may be given that key a million times.
-            if self.out.len() + reply.value_bytes() > TRANSACTION_REPLY_BYTES_MAX {
-                return Err(transaction_errors::REPLY_TOO_LONG);
-            }
-            append_reply(reply, &mut self.out, context.protocol, &mut context.shared.value_buffers);
+            return self.check_replies(0).map(|()| None);
         }
-        if self.out.len() > TRANSACTION_REPLY_BYTES_MAX {
+        if self.leaves_out(at, context) {
+            return Ok(None);
+        }
+        let before = (context.shared.counters.hits, context.shared.counters.misses);
+        let result = run_command(&self.commands[at], &mut step_of(&mut self.view, self.namespace, context));
+        let counters = &mut context.shared.counters;
+        self.hits_and_misses.0 += std::mem::replace(&mut counters.hits, before.0) - before.0;
+        self.hits_and_misses.1 += std::mem::replace(&mut counters.misses, before.1) - before.1;
+        match result {
+            StepResult::Done(reply) => self.add_reply(at, reply, context).map(|()| None),
+            StepResult::Suspended(operation, driven) => {
+                Ok(Some(LongCommand::new(at, operation, driven, &self.view)))
+            }
+        }
+    }
+
+    /// Adds the reply of a command to that of EXEC.
+    fn add_reply<S: CoreDevice>(
+        &mut self,
+        at: usize,
+        reply: RespReply,
+        context: &mut OperationContext<'_, S>,
+    ) -> Result<(), ErrorReply> {
+        if matches!(reply, RespReply::Error(_)) {
+            self.failed.push(at);
+        }
+        if self.view.is_incomplete() {
+            // The run is repeated: its replies are not needed.
+            return Ok(());
+        }
+        // Before it is copied: MGET of one key may be given that key a million times.
+        self.check_replies(reply.value_bytes())?;
+        append_reply(reply, &mut self.out, context.protocol, &mut context.shared.value_buffers);
+        self.check_replies(0)
+    }
+
+    /// Checks that the replies have room for more bytes.
+    fn check_replies(&self, more: usize) -> Result<(), ErrorReply> {
+        if self.out.len() + more > TRANSACTION_REPLY_BYTES_MAX {
             Err(transaction_errors::REPLY_TOO_LONG)
         } else {
             Ok(())
         }
-    }
-
-    /// Submits reads of keys; returns the next stage, or the result of the drive.
-    fn read<S: CoreDevice>(
-        &mut self,
-        mut reads: KeyReads,
-        context: &mut OperationContext<'_, S>,
-    ) -> Result<RunStage, DriveResult> {
-        while reads.submitted < reads.keys.len()
-            && reads.outstanding < GATHER_IN_FLIGHT_MAX
-            && reads.failed.is_none()
-        {
-            let (key, detail) = reads.keys[reads.submitted].clone();
-            if detail == KeyDetail::Value && !reads.admitted {
-                let bytes = context.shared.large_writes.value_bytes(&*context.device, self.namespace, &key);
-                if self.held + bytes > TRANSACTION_READ_BYTES_MAX {
-                    reads.failed = Some(transaction_errors::TOO_MUCH_READ);
-                    break;
-                }
-                match self.take_memory(bytes, context) {
-                    Ok(()) => reads.admitted = true,
-                    Err(MemoryRefusal::Abort) => {
-                        reads.failed = Some(transaction_errors::NO_MEMORY);
-                        break;
-                    }
-                    Err(MemoryRefusal::Wait) => {
-                        self.stage = RunStage::Read(reads);
-                        return Err(DriveResult::NoRoom);
-                    }
-                }
-            }
-            let release = ReadRelease::Speculative;
-            let command = match detail {
-                KeyDetail::Metadata => SsdCommand::Exist { key, release },
-                KeyDetail::Value => {
-                    SsdCommand::Retrieve { key, sink: Vec::new().into(), bytes_max: u32::MAX, release }
-                }
-            };
-            match context.submit(narrow(reads.submitted), self.namespace, command) {
-                Ok(()) => {
-                    reads.submitted += 1;
-                    reads.outstanding += 1;
-                    reads.admitted = false;
-                }
-                Err(SubmitError::Busy(_)) => {
-                    let idle = reads.outstanding == 0;
-                    self.stage = RunStage::Read(reads);
-                    return Err(if idle { DriveResult::Busy } else { DriveResult::Waiting });
-                }
-                Err(SubmitError::Refused(status)) => reads.failed = Some(errors::from_status(status)),
-            }
-        }
-        if reads.outstanding > 0 {
-            self.stage = RunStage::Read(reads);
-            return Err(DriveResult::Waiting);
-        }
-        Ok(match reads.failed {
-            Some(failure) => RunStage::Done(exec_abort(&failure).into()),
-            None => RunStage::Begin,
-        })
     }
 
     /// Submits the batch; returns the next stage, or the result of the drive.
@@ -386,24 +374,9 @@ impl TransactionRun {
         self.stage = match std::mem::replace(&mut self.stage, RunStage::Writing) {
             RunStage::Read(reads) => self.accept_read(part, reads, completion),
             RunStage::Writing => self.accept_batch(&completion, shared),
+            RunStage::Listing(command) => self.accept_listing(command, completion, shared),
             _ => unreachable!("a transaction got a completion, and has no command in flight"),
         };
-    }
-
-    fn accept_read(&mut self, part: u32, mut reads: KeyReads, completion: SsdCompletion) -> RunStage {
-        reads.outstanding -= 1;
-        let (key, detail) = reads.keys[part as usize].clone();
-        match completion.status {
-            Status::SUCCESS => {
-                let (value_bytes, sequence) = (completion.value_bytes, completion.sequence);
-                let expiry_ms = completion.expiry_ms;
-                let value = (detail == KeyDetail::Value).then(|| completion.sink.into());
-                self.view.learn(key, Some(ViewRecord { value, value_bytes, sequence, expiry_ms }));
-            }
-            Status::KEY_DOES_NOT_EXIST => self.view.learn(key, None),
-            other => reads.failed = Some(errors::from_status(other)),
-        }
-        RunStage::Read(reads)
     }
 
     fn accept_batch(&mut self, completion: &SsdCompletion, shared: &mut RespState) -> RunStage {
@@ -419,7 +392,7 @@ impl TransactionRun {
                 }
                 (self.held, self.out_counted) = (0, 0);
                 self.out.clear();
-                RunStage::Enter(self.view.forget())
+                self.repeat()
             }
             Status::CAPACITY_EXCEEDED | Status::NAMESPACE_WRITE_PROTECTED => Self::abort(completion.status),
             other => RunStage::Done(errors::from_status(other).into()),
@@ -432,6 +405,7 @@ impl TransactionRun {
 
     /// Counts the commands and returns the stage with the reply.
     fn finished(&mut self, shared: &mut RespState) -> RunStage {
+        self.selected = self.selects;
         shared.counters.hits += self.hits_and_misses.0;
         shared.counters.misses += self.hits_and_misses.1;
         for (at, command) in self.commands.iter().enumerate() {

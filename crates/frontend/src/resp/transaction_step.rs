@@ -13,7 +13,6 @@ use super::operation_step::{DriveResult, OperationContext};
 use super::output_queue::ReplyEncoder;
 use super::plan::{CommandPlan, PlanContext, plan};
 use super::reply::{RespReply, RespVersion};
-use super::reply_budget::ReplyAccount;
 use super::reply_form::ReplyForm;
 use super::state::{OperationRef, RespState};
 use super::transaction::{QueuedCommand, WatchedKeys};
@@ -33,14 +32,23 @@ pub(crate) struct StepContext<'a> {
     pub(crate) operation: OperationRef,
 }
 
-/// Runs a command; its reply is final if the view is complete.
-pub(crate) fn run_command(command: &QueuedCommand, step: &mut StepContext<'_>) -> RespReply {
+/// The result of one step of a command.
+#[derive(Debug)]
+pub(crate) enum StepResult {
+    /// The command is done; its reply is final if the view is complete.
+    Done(RespReply),
+    /// The operation goes on when the view has got the keys that it lists, or at the time that the result of its drive says.
+    Suspended(Box<RespOperation>, DriveResult),
+}
+
+/// Runs a command, or its first step.
+pub(crate) fn run_command(command: &QueuedCommand, step: &mut StepContext<'_>) -> StepResult {
     let request = command.request();
     if request.len() == 2
         && request.arg_is(1, "help")
         && let Some(reply) = help::answer(command.verb, step.protocol)
     {
-        return reply;
+        return StepResult::Done(reply);
     }
     let place = PlanContext {
         namespace: step.namespace,
@@ -49,16 +57,19 @@ pub(crate) fn run_command(command: &QueuedCommand, step: &mut StepContext<'_>) -
         random: step.shared.random.u64(..),
     };
     let operation = match plan(command.verb, &request, &place) {
-        Err(failure) => return failure.into(),
-        Ok(CommandPlan::Answer(reply)) => return reply,
-        Ok(CommandPlan::Single { command, wait, .. }) => return run_single(command, wait, step),
+        Err(failure) => return StepResult::Done(failure.into()),
+        Ok(CommandPlan::Answer(reply)) => return StepResult::Done(reply),
+        Ok(CommandPlan::Single { command, wait, .. }) => {
+            return StepResult::Done(run_single(command, wait, step));
+        }
         Ok(CommandPlan::Edit(key, change)) => {
             RespOperation::Edit(KeyEdit::unlocked(step.namespace, key, change))
         }
-        Ok(CommandPlan::Gather(gather)) => return run_gather(gather, step),
-        Ok(CommandPlan::Exclusive(operation)) => operation,
+        Ok(CommandPlan::Gather(gather)) => return StepResult::Done(run_gather(gather, step)),
+        Ok(CommandPlan::Exclusive(operation)) => return run_operation(operation, step),
+        Ok(CommandPlan::Stream { .. }) => unreachable!("a plan becomes a stream only outside a transaction"),
     };
-    run_operation(operation, step)
+    run_operation(Box::new(operation), step)
 }
 
 fn run_single(command: SsdCommand, wait: ReplyForm, step: &mut StepContext<'_>) -> RespReply {
@@ -114,13 +125,13 @@ fn run_gather(gather: KeyGather, step: &mut StepContext<'_>) -> RespReply {
     RespReply::Parts(values)
 }
 
-/// Drives an operation to its end. The view completes each command before the next drive, so that no drive is in vain.
-fn run_operation(mut operation: RespOperation, step: &mut StepContext<'_>) -> RespReply {
+/// Drives an operation to its end, or until it must wait. The view completes each command before the next drive, so that
+/// no drive is in vain.
+pub(crate) fn run_operation(mut operation: Box<RespOperation>, step: &mut StepContext<'_>) -> StepResult {
     let (mut in_flight, mut locks, mut watched) = (0, 0, WatchedKeys::default());
-    let mut replies = ReplyAccount::default();
     // The commands of the view are none of the device's.
     let device_in_flight = std::mem::take(&mut step.shared.in_flight);
-    let reply = loop {
+    let result = loop {
         let mut context = OperationContext {
             device: &mut *step.view,
             shared: &mut *step.shared,
@@ -129,13 +140,15 @@ fn run_operation(mut operation: RespOperation, step: &mut StepContext<'_>) -> Re
             watched: &mut watched,
             token: VIEW_TOKEN,
             protocol: step.protocol,
-            replies: (step.operation.client, &mut replies),
+            replies: None,
             own_replies: 0,
+            unsent: 0,
             operation: step.operation,
         };
-        if let DriveResult::Done(reply) = operation.drive(&mut context) {
-            break reply;
-        }
+        let driven = match operation.drive(&mut context) {
+            DriveResult::Done(reply) => break StepResult::Done(reply),
+            other => other,
+        };
         let front_end = step.shared.front_end;
         let mut any = false;
         while let Some(completion) = step.view.next_completion(front_end) {
@@ -143,8 +156,15 @@ fn run_operation(mut operation: RespOperation, step: &mut StepContext<'_>) -> Re
             step.shared.large_writes.end(completion.token);
             operation.accept(completion, step.shared);
         }
-        assert!(any, "an operation of a transaction waits, and nothing is in flight");
+        if !any {
+            let goes_on = matches!(driven, DriveResult::Again | DriveResult::Until(_));
+            assert!(
+                goes_on || step.view.listing().is_some(),
+                "an operation of a transaction waits, and nothing is in flight"
+            );
+            break StepResult::Suspended(operation, driven);
+        }
     };
     step.shared.in_flight = device_in_flight;
-    reply
+    result
 }

@@ -12,8 +12,8 @@ use headwater_host::clock::{Clock, Nanos, UnixMillis};
 use headwater_host::width::{narrow, to_usize};
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::{
-    BatchWrite, FrontEndId, NamespaceId, RecordExpiry, Sequence, SsdCommand, SsdCompletion, SubmitError,
-    ValueSink, ValueSource, WriteCondition,
+    BatchWrite, FrontEndId, ListPosition, ListedKey, NamespaceId, RecordExpiry, Sequence, SsdCommand,
+    SsdCompletion, SubmitError, ValueSink, ValueSource, WriteCondition,
 };
 use headwater_ssd::engine::DeviceStats;
 use headwater_ssd::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
@@ -56,6 +56,17 @@ pub(crate) struct TransactionView {
     own_sequences: u64,
     /// Bytes of values copied since the run began.
     copied: usize,
+    /// The keys that a command lists, which the device must be asked for.
+    listing: Option<KeyRange>,
+    /// The keys of the device, and whether some of them have expired, when they were counted last.
+    device_keys: (u64, bool),
+}
+
+/// A part of the device's order of keys.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct KeyRange {
+    pub(crate) position: ListPosition,
+    pub(crate) keys_max: u32,
 }
 
 impl TransactionView {
@@ -70,6 +81,8 @@ impl TransactionView {
             completions: VecDeque::new(),
             own_sequences: 0,
             copied: 0,
+            listing: None,
+            device_keys: (0, false),
         }
     }
 
@@ -81,6 +94,7 @@ impl TransactionView {
         self.completions.clear();
         self.own_sequences = 0;
         self.copied = 0;
+        self.listing = None;
     }
 
     /// Returns true if a command of this run needed a key that was not read.
@@ -91,6 +105,71 @@ impl TransactionView {
     /// Returns the bytes of values copied in this run.
     pub(crate) fn copied(&self) -> usize {
         self.copied
+    }
+
+    /// Returns the keys that the present command lists, if it waits for them.
+    pub(crate) fn listing(&self) -> Option<KeyRange> {
+        self.listing
+    }
+
+    /// Stores the number of keys of the device, and whether some of them have expired and are not removed yet.
+    pub(crate) fn count_device_keys(&mut self, keys: u64, is_expiring: bool) {
+        self.device_keys = (keys, is_expiring);
+    }
+
+    /// Notes that each changed key must be known: a list or a number of keys depends on it.
+    pub(crate) fn want_changed(&mut self) {
+        for key in self.changed.keys().filter(|key| !self.known.contains_key(*key)) {
+            self.wanted.entry(key.clone()).or_insert(KeyDetail::Metadata);
+        }
+    }
+
+    fn is_alive(&self, record: Option<&ViewRecord>) -> bool {
+        record.is_some_and(|record| record.expiry_ms == 0 || record.expiry_ms > self.wall.0)
+    }
+
+    /// Returns true if the device has a key, as far as is known.
+    fn is_on_device(&self, key: &Bytes) -> bool {
+        self.is_alive(self.known.get(key).and_then(Option::as_ref))
+    }
+
+    /// Returns the number of keys with the changes of the transaction.
+    fn key_count(&self) -> u64 {
+        let changed = |made: bool| {
+            let alike = |(key, record): &(&Bytes, &Option<ViewRecord>)| {
+                self.is_alive(record.as_ref()) == made && self.is_on_device(key) != made
+            };
+            self.changed.iter().filter(alike).count() as u64
+        };
+        (self.device_keys.0 + changed(true)).saturating_sub(changed(false))
+    }
+
+    /// Applies the changes to a list of the device's keys, which ends the wait of the command that lists them. Keys that
+    /// the transaction made come with the first of them.
+    pub(crate) fn finish_listing(&mut self, completion: &mut SsdCompletion) {
+        let Some(range) = self.listing.take() else {
+            unreachable!("keys were listed for a transaction that waits for none");
+        };
+        completion.keys.retain_mut(|listed| match self.changed.get(&listed.key) {
+            // One that the device still has, and that had expired, comes with those that the transaction made.
+            Some(Some(record)) => {
+                listed.expiry_ms = record.expiry_ms;
+                self.is_on_device(&listed.key)
+            }
+            Some(None) => false,
+            None => true,
+        });
+        if range.position != ListPosition::START {
+            return;
+        }
+        for (key, record) in &self.changed {
+            if let Some(record) = record
+                && !self.is_on_device(key)
+            {
+                let (value_bytes, expiry_ms) = (record.value_bytes, record.expiry_ms);
+                completion.keys.push(ListedKey { key: key.clone(), value_bytes, expiry_ms });
+            }
+        }
     }
 
     /// Takes the keys to read before the next run.
@@ -313,6 +392,10 @@ impl CoreDevice for TransactionView {
         if namespace != self.namespace {
             return Err(SubmitError::Refused(Status::INVALID_NAMESPACE));
         }
+        if let SsdCommand::List { position, keys_max } = command {
+            self.listing = Some(KeyRange { position, keys_max });
+            return Ok(());
+        }
         let completion = self.execute(command).map_err(SubmitError::Refused)?;
         self.completions.push_back(SsdCompletion { token, ..completion });
         Ok(())
@@ -338,8 +421,14 @@ impl CoreWork for TransactionView {
         false
     }
 
+    fn is_expiring(&self, _wall: UnixMillis) -> bool {
+        self.device_keys.1
+    }
+
     fn stats(&self) -> DeviceStats {
-        DeviceStats::default()
+        let mut stats = DeviceStats::default();
+        stats.keys[self.namespace.index()] = self.key_count();
+        stats
     }
 
     fn shutdown(&mut self, _clock: &Clock) -> Result<(), String> {

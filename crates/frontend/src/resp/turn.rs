@@ -85,7 +85,7 @@ impl RespFrontEnd {
             self.close(&mut connection);
         } else if connection.output.pending() > 0 && !connection.queued.flushing {
             connection.queued.flushing = true;
-            self.shared.flush.push(connection.index);
+            self.shared.list_for_flush(connection.index, connection.output.pending());
         }
         let held = connection.held_bytes();
         self.shared.client_memory.account(&mut connection.accounted, held);
@@ -151,7 +151,7 @@ impl RespFrontEnd {
         connection.ready.hung_up |= seen.hung_up;
         if seen.writable && connection.output.pending() > 0 && !connection.queued.flushing {
             connection.queued.flushing = true;
-            self.shared.flush.push(index);
+            self.shared.list_for_flush(index, connection.output.pending());
         }
         if seen.readable {
             connection.ready.readable = true;
@@ -434,58 +434,67 @@ impl RespFrontEnd {
         }
     }
 
-    /// Sends the queued output of each client, with one flush for each.
+    /// Sends the queued output of each client, with one flush for each. Short outputs are sent first, so that they do not wait
+    /// for long values of other clients, of which at least one makes progress in each turn.
     pub(crate) fn flush_all(&mut self) {
-        let clients = std::mem::take(&mut self.shared.flush);
         let mut left = TURN_SENT_BYTES_MAX;
+        let short = std::mem::take(&mut self.shared.flush);
+        let rest = self.flush_some(short, &mut left);
+        self.shared.flush.splice(0..0, rest);
+        left = left.max(TURN_SENT_BYTES_EACH);
+        let long = std::mem::take(&mut self.shared.flush_long);
+        let rest = self.flush_some(long, &mut left);
+        self.shared.flush_long.splice(0..0, rest);
+    }
+
+    /// Sends the output of clients in order, at most `left` bytes. Returns those that were not reached, in the list's memory.
+    fn flush_some(&mut self, mut clients: Vec<ClientIndex>, left: &mut usize) -> Vec<ClientIndex> {
         let mut next = 0;
-        while left > 0
+        while *left > 0
             && let Some(&index) = clients.get(next)
         {
             next += 1;
-            let Some(mut connection) = self.clients.take(index) else {
-                continue;
-            };
+            *left -= self.flush_one(index, *left);
+        }
+        clients.drain(..next);
+        clients
+    }
+
+    /// Sends the output of one client, at most `left` bytes. Returns the bytes that were sent.
+    fn flush_one(&mut self, index: ClientIndex, left: usize) -> usize {
+        let Some(mut connection) = self.clients.take(index) else {
+            return 0;
+        };
+        connection.queued.flushing = false;
+        let before = connection.output.pending();
+        let bytes_max = left.min(TURN_SENT_BYTES_EACH);
+        let flushed = match &connection.socket {
+            Some(socket) => {
+                connection.output.flush(socket.as_fd(), bytes_max, &mut self.shared.value_buffers)
+            }
+            None => Ok(FlushResult::All),
+        };
+        let sent = before - connection.output.pending();
+        self.shared.counters.output_bytes += sent as u64;
+        if sent > 0 {
+            connection.replies.progress_at = self.shared.now;
+            if connection.awaits_room && !connection.queued.dirty {
+                connection.queued.dirty = true;
+                self.shared.dirty.push_back(index);
+            }
+        }
+        match flushed {
+            // An event reports when the socket is writable again.
+            Ok(FlushResult::Blocked) => connection.queued.flushing = true,
+            Ok(FlushResult::All | FlushResult::Paused) => {}
+            Err(_) => connection.life = ConnectionLife::Dead,
+        }
+        self.finish_run(connection);
+        if matches!(flushed, Ok(FlushResult::Blocked))
+            && let Some(connection) = self.clients.get_mut(index)
+        {
             connection.queued.flushing = false;
-            let before = connection.output.pending();
-            let flushed = match &connection.socket {
-                Some(socket) => {
-                    let bytes_max = left.min(TURN_SENT_BYTES_EACH);
-                    connection.output.flush(socket.as_fd(), bytes_max, &mut self.shared.value_buffers)
-                }
-                None => Ok(FlushResult::All),
-            };
-            let sent = before - connection.output.pending();
-            self.shared.counters.output_bytes += sent as u64;
-            left -= sent;
-            if sent > 0 {
-                connection.replies.progress_at = self.shared.now;
-                if connection.awaits_room && !connection.queued.dirty {
-                    connection.queued.dirty = true;
-                    self.shared.dirty.push_back(index);
-                }
-            }
-            match flushed {
-                // An event reports when the socket is writable again.
-                Ok(FlushResult::Blocked) => connection.queued.flushing = true,
-                Ok(FlushResult::All | FlushResult::Paused) => {}
-                Err(_) => connection.life = ConnectionLife::Dead,
-            }
-            self.finish_run(connection);
-            if matches!(flushed, Ok(FlushResult::Blocked))
-                && let Some(connection) = self.clients.get_mut(index)
-            {
-                connection.queued.flushing = false;
-            }
         }
-        if next < clients.len() {
-            // The rest of the list comes first in the next turn.
-            let paused = std::mem::replace(&mut self.shared.flush, clients[next..].to_vec());
-            self.shared.flush.extend(paused);
-        } else if self.shared.flush.is_empty() {
-            // Reuse the list's memory.
-            self.shared.flush = clients;
-            self.shared.flush.clear();
-        }
+        sent
     }
 }

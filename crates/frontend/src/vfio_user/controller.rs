@@ -19,6 +19,7 @@ use super::layout::{IO_QUEUES_MAX, VECTORS};
 use crate::in_flight::InFlightTable;
 use headwater_dma::iova::ClientMemory;
 use headwater_host::clock::Nanos;
+use headwater_host::fault_guard::FaultGuard;
 use headwater_host::ring_memory::SharedMemoryWords;
 use headwater_nvme::controller::admin::AsyncEvent;
 use headwater_nvme::controller::{
@@ -191,11 +192,18 @@ impl GuestController {
     /// Fetches entries until there are none, the device is busy, or the limit is reached.
     fn fetch<M: Media>(&mut self, device: &mut SsdDevice<M>, memory: &ClientMemory, now: Nanos) -> bool {
         let mut moved = false;
+        let faults = FaultGuard::faults();
         for _ in 0..FETCHES_MAX {
             let Some(fetched) = self.held_entry.take().or_else(|| self.arbiter.fetch()) else {
                 return moved;
             };
             moved = true;
+            if FaultGuard::faults() != faults {
+                // A page was gone, maybe one of the ring: then a part of the entry is zeroes, and its guest ends before the
+                // next poll.
+                self.held_entry = Some(fetched);
+                return true;
+            }
             if fetched.token.queue() == QueueId::ADMIN {
                 self.start_admin(device, memory, fetched, now);
             } else if let Err(held) = self.start_io(device, memory, fetched) {

@@ -253,6 +253,9 @@ impl VfioUserFunction {
         if inside.iter().any(|&(start, range)| start + range.bytes > end) || (inside.is_empty() && !all) {
             return Err(Errno::INVAL);
         }
+        if all {
+            tracing::info!(regions = inside.len(), "the vfio-user client unmapped all memory at once");
+        }
         let mut regions = Vec::new();
         for (start, MappedRange { bytes, file }) in inside {
             self.mapped.remove(&start);

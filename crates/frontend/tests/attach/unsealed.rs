@@ -91,6 +91,52 @@ fn truncated_memory_costs_its_client_the_connection_and_no_other_client_anything
     }
 }
 
+/// Checks for a former defect: stores that were in flight when their client truncated its memory stored zeroes.
+#[test]
+fn store_in_flight_during_a_truncation_stores_all_of_its_value_or_nothing() {
+    const VALUE_BYTES: usize = 128 << 10;
+    let folder = tempfile::tempdir().unwrap();
+    let host = AttachHost::start(folder.path(), GrantPolicy::new([]), media());
+    let mut good = host.client();
+    let keys: Vec<Vec<u8>> = (0..8_u8).map(|number| vec![b'k', number]).collect();
+    let mut old = 1_u8;
+    keys.iter().for_each(|key| good.put(key, &vec![old; VALUE_BYTES]).unwrap());
+    for round in 0..24 {
+        for (name, file) in unsealed_files(BYTES as u64) {
+            let new = if old == u8::MAX { 1 } else { old + 1 };
+            let mut bad = connected(&host, &file);
+            bad.memory.copy_out(2 << 20, &vec![new; 2 << 20]).unwrap();
+            // Before the stores, or while the node copies their values.
+            if round % 4 == 0 {
+                ftruncate(&file, 2 << 20).unwrap();
+            }
+            for (number, key) in keys.iter().enumerate() {
+                let put = bad.put(key, (2 << 20) + number * VALUE_BYTES, VALUE_BYTES);
+                bad.queue.submit(put, number as u64).unwrap();
+            }
+            bad.queue.ring().unwrap();
+            (0..round % 4 * 2_000).for_each(|_| std::hint::spin_loop());
+            ftruncate(&file, 2 << 20).unwrap();
+            // A store that begins after the truncation ends the connection.
+            bad.queue.submit(bad.put(b"last", 2 << 20, VALUE_BYTES), 100).unwrap();
+            bad.queue.ring().unwrap();
+            while bad.connection.call(&AttachRequest::Namespaces, &[]).is_ok() {}
+            assert_eq!(good.get(b"last").unwrap(), None, "{name}: stored from memory that is gone");
+            for key in &keys {
+                let value = good.get(key).unwrap().unwrap();
+                let is_one_of_both = [old, new].iter().any(|&byte| value == vec![byte; VALUE_BYTES]);
+                assert!(is_one_of_both, "{name}: {key:?} is neither the older nor the newer value");
+                let unchanged = value[0] == old;
+                assert!(unchanged || round % 4 != 0, "{name}: {key:?} was stored after the truncation");
+                good.put(key, &vec![new; VALUE_BYTES]).unwrap();
+            }
+            old = new;
+        }
+    }
+    drop(good);
+    drop(host.end());
+}
+
 #[test]
 fn memory_that_the_node_makes_is_sealed_and_counts_against_the_grant() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,6 +1,7 @@
 //! Hosts that flood, stall, disappear or send malformed data: they harm only themselves.
 
 use crate::host::TcpTestNode;
+use crate::wire::{RawConnection, TcpHarness};
 use headwater_frontend::nvme_tcp::limits::{CONNECT_TIMEOUT, CONNECTIONS_MAX, CONTROLLERS_MAX};
 use headwater_host::clock::{Clock, Nanos};
 use headwater_io::Command;
@@ -96,6 +97,28 @@ fn connections_without_a_connect_are_closed_at_the_time_limit() {
     }
     assert!(clock.now() >= CONNECT_TIMEOUT, "closed before the time limit");
     node.until("an empty table", |numbers| numbers.connections == 0);
+}
+
+/// Checks for a former defect: the end of a connection that arrived together with its last bytes was never noticed, so that
+/// a host without a Keep Alive timer kept a connection and its controller for ever.
+#[test]
+fn a_host_that_sends_half_a_pdu_and_is_gone_leaves_no_connection() {
+    let mut bench = TcpHarness::new();
+    let (admin, id) = bench.controller();
+    let mut queue = RawConnection::open(&mut bench);
+    assert!(queue.connect(&mut bench, 1, id).status().is_success());
+    assert_eq!(bench.connections(), 2);
+    for (vanishing, left) in [(queue, 1), (admin, 0)] {
+        vanishing.vanish();
+        let mut turns = 0;
+        while bench.connections() > left {
+            // For a while after its last bytes, a socket is read without an event.
+            Clock::sleep(Nanos::from_millis(1));
+            bench.turn();
+            turns += 1;
+            assert!(turns < 1_000, "the connection is still open");
+        }
+    }
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! A raw host on the same thread as the front end and the device, so that tests control every turn.
 
+use headwater_frontend::counters::FrontEndCounters;
 use headwater_frontend::front_end::FrontEnd;
 use headwater_frontend::nvme_tcp::{NvmeTcpConfig, NvmeTcpFrontEnd};
 use headwater_host::clock::Clock;
@@ -43,6 +44,13 @@ impl TcpHarness {
     /// Runs one turn of the front end, which polls the device as needed.
     pub(crate) fn turn(&mut self) {
         self.front_end.poll(&mut self.device, self.clock.now(), self.clock.wall());
+    }
+
+    /// Returns the number of open connections.
+    pub(crate) fn connections(&self) -> u64 {
+        let mut numbers = FrontEndCounters::default();
+        FrontEnd::<SsdDevice<MemoryMedia>>::add_counters(&self.front_end, &mut numbers);
+        numbers.connections
     }
 
     /// Creates and enables a controller; returns its admin queue and its number.
@@ -150,6 +158,11 @@ impl RawConnection {
             }
         }
         false
+    }
+
+    /// Sends the start of a PDU and closes the connection, before the front end sees either.
+    pub(crate) fn vanish(mut self) {
+        assert_eq!(self.stream.write(&[4, 0]).unwrap(), 2);
     }
 
     fn flush(&mut self) {

@@ -3,7 +3,7 @@
 use crate::harness::RespHarness;
 use crate::model::KvDeviceModel;
 use crate::wire::{RespTestClient, RespValue, TestNode, encode};
-use headwater_frontend::resp::{RespConfig, RespFrontEnd};
+use headwater_frontend::resp::{GivenPassword, PasswordPrecedence, RespConfig, RespFrontEnd};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
@@ -17,11 +17,16 @@ fn bulk(text: &str) -> RespValue {
     RespValue::Bulk(text.as_bytes().to_vec())
 }
 
+/// Returns a password of the command line.
+fn given(text: &str) -> GivenPassword {
+    GivenPassword { text: text.to_owned().into(), precedence: PasswordPrecedence::Given }
+}
+
 /// Starts a node whose clients need the password `secret`.
 fn node_with_password() -> TestNode {
     let config = RespConfig {
         listen: vec![SocketAddr::from(([127, 0, 0, 1], 0))],
-        password: Some("secret".to_owned()),
+        password: Some(given("secret")),
         ..RespConfig::default()
     };
     TestNode::start_with(config, KvDeviceModel::new(1, 100))
@@ -31,7 +36,7 @@ fn node_with_password() -> TestNode {
 fn address_that_other_machines_reach_is_served_with_a_password_only() {
     let everywhere = |password: Option<&str>| {
         let listen = vec![SocketAddr::from(([0, 0, 0, 0], 0))];
-        RespConfig { listen, password: password.map(str::to_owned), ..RespConfig::default() }
+        RespConfig { listen, password: password.map(given), ..RespConfig::default() }
     };
     let refused = RespFrontEnd::bind(everywhere(None)).unwrap_err();
     assert!(refused.to_string().contains("--resp-password"), "{refused}");
@@ -120,6 +125,46 @@ fn a_client_that_disconnects_releases_its_key_locks() {
     assert!(matches!(wire.call_line("INCR k"), RespValue::Integer(_)));
     let RespValue::Bulk(list) = wire.call_line("CLIENT LIST") else { panic!("no list") };
     assert!(!list.is_empty());
+}
+
+#[test]
+fn list_of_many_clients_has_each_of_them_once_and_in_order_with_other_replies() {
+    let node = TestNode::start(32, 1_000);
+    let mut crowd: Vec<_> = (0..400).map(|_| node.connect()).collect();
+    for (number, client) in crowd.iter_mut().enumerate() {
+        assert_eq!(client.call_line(&format!("CLIENT SETNAME n{number}")), ok());
+    }
+    let mut wire = node.connect();
+    let RespValue::Integer(id) = wire.call_line("CLIENT ID") else { panic!("no number") };
+    let by_id = encode(&[b"CLIENT", b"LIST", b"ID", id.to_string().as_bytes()]);
+    let list = encode(&[b"CLIENT", b"LIST"]);
+    wire.send(&[&encode(&[b"SET", b"k", b"v"])[..], &list, &encode(&[b"GET", b"k"]), &by_id, &list].concat());
+    assert_eq!(wire.receive(), ok());
+    let lines = |list: RespValue| {
+        let RespValue::Bulk(list) = list else { panic!("no list") };
+        String::from_utf8(list).unwrap().lines().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let all = lines(wire.receive());
+    assert_eq!(wire.receive(), bulk("v"));
+    let own = lines(wire.receive());
+    assert!(own.len() == 1 && own[0].starts_with(&format!("id={id} ")), "{own:?}");
+    assert_eq!(lines(wire.receive()).len(), 401);
+    for number in 0..400 {
+        let name = format!(" name=n{number} ");
+        assert_eq!(all.iter().filter(|line| line.contains(&name)).count(), 1, "{name}");
+    }
+    assert_eq!(all.len(), 401);
+    // A transaction lists them at once.
+    assert_eq!(wire.call_line("MULTI"), ok());
+    wire.call_line("CLIENT LIST");
+    let RespValue::Array(replies) = wire.call_line("EXEC") else { panic!("no array") };
+    assert_eq!(lines(replies[0].clone()).len(), 401);
+    // Clients that leave in between end no list.
+    wire.send(&list.repeat(20));
+    drop(crowd);
+    for _ in 0..20 {
+        assert!(!lines(wire.receive()).is_empty());
+    }
 }
 
 #[test]

@@ -4,6 +4,7 @@
 //! key keep their order, a completion is returned only when the data it wrote or read is durable, and a refused command
 //! has no effect.
 
+use crate::model_readers::{ModelReader, ModelReaders};
 use headwater_frontend::core_device::{CoreDevice, CoreWork};
 use headwater_host::clock::{Clock, Nanos, UnixMillis};
 use headwater_nvme::spec::status::Status;
@@ -31,6 +32,8 @@ struct QueuedCommand {
 pub(crate) struct KvDeviceModel {
     records: BTreeMap<(u8, Vec<u8>), ModelRecord>,
     deleted: BTreeMap<(u8, Vec<u8>), u64>,
+    /// The values that are read in parts, with the bytes that were read.
+    readers: ModelReaders,
     queue: VecDeque<QueuedCommand>,
     held: Vec<(u64, SsdCompletion)>,
     ready: VecDeque<SsdCompletion>,
@@ -40,6 +43,8 @@ pub(crate) struct KvDeviceModel {
     pub(crate) in_flight_max: usize,
     /// True if another front end writes between the commands of this one.
     pub(crate) rewriting: bool,
+    /// True if a reader of a value ends when the value is replaced.
+    pub(crate) gives_up_readers: bool,
     /// True if writes become durable over time.
     pub(crate) flushing: bool,
     /// The counter of expired keys.
@@ -52,6 +57,7 @@ impl KvDeviceModel {
         Self {
             records: BTreeMap::new(),
             deleted: BTreeMap::new(),
+            readers: ModelReaders::default(),
             queue: VecDeque::new(),
             held: Vec::new(),
             ready: VecDeque::new(),
@@ -59,6 +65,7 @@ impl KvDeviceModel {
             durable: 0,
             in_flight_max,
             rewriting: false,
+            gives_up_readers: false,
             flushing: true,
             expired: 0,
             random: fastrand::Rng::with_seed(seed),
@@ -202,6 +209,14 @@ impl KvDeviceModel {
                     needs = self.last_sequence(namespace, &key);
                 }
             }
+            SsdCommand::OpenValue { key, reader } => {
+                self.open_value((namespace, &key), reader.number(), wall, &mut completion);
+                needs = self.last_sequence(namespace, &key);
+            }
+            SsdCommand::ReadPart { reader, sink, bytes_max } => {
+                completion.sink = sink;
+                self.read_part(reader.number(), bytes_max as usize, &mut completion);
+            }
             SsdCommand::Batch { writes } => {
                 self.batch(namespace, &writes, wall, &mut completion);
                 needs = self.sequence;
@@ -260,6 +275,32 @@ impl KvDeviceModel {
         if let Some(bytes_max) = bytes_max {
             let count = record.value.len().min(bytes_max as usize);
             completion.sink.extend_from_slice(&record.value[..count]);
+        }
+    }
+
+    fn open_value(
+        &mut self,
+        (namespace, key): (NamespaceId, &[u8]),
+        number: u64,
+        wall: UnixMillis,
+        completion: &mut SsdCompletion,
+    ) {
+        self.read_record(namespace, key, None, wall, completion);
+        if completion.status.is_success() {
+            let found = (namespace.0, key.to_vec());
+            let value = self.records[&found].value.clone();
+            self.readers.open(number, ModelReader::new(found, completion.sequence, value));
+        }
+    }
+
+    fn read_part(&mut self, number: u64, bytes_max: usize, completion: &mut SsdCompletion) {
+        let (records, gives_up) = (&self.records, self.gives_up_readers);
+        let is_given_up = |read: &ModelReader| {
+            gives_up && records.get(&read.key).map(|record| record.sequence) != Some(read.sequence.0)
+        };
+        match self.readers.read(number, bytes_max, is_given_up) {
+            Some(part) => completion.sink.extend(part),
+            None => completion.status = Status::SEQUENCE_MISMATCH,
         }
     }
 
@@ -363,6 +404,7 @@ fn keys_of(command: &SsdCommand) -> Option<Vec<&[u8]>> {
     match command {
         SsdCommand::Store { key, .. }
         | SsdCommand::Retrieve { key, .. }
+        | SsdCommand::OpenValue { key, .. }
         | SsdCommand::Exist { key, .. }
         | SsdCommand::Delete { key, .. } => Some(vec![key]),
         SsdCommand::Batch { writes } => Some(writes.iter().map(|write| &write.key()[..]).collect()),

@@ -35,7 +35,18 @@ const SCRIPT: &str = "\
     1 WATCH a; 2 SET a 3; 1 RESET; 1 MULTI; 1 SET a 4; 1 EXEC; 1 GET a; 1 MULTI; 1 SET a 5; 1 RESET; 1 GET a; 1 EXEC; \
     1 MULTI; 1 SELECT 0; 1 SELECT x; 1 GET a; 1 EXEC; 1 MULTI; 1 SET a; 1 MULTI; 1 SET b 1; 1 EXEC; 1 EXISTS b; \
     1 MULTI; 1 TYPE a; 1 OBJECT ENCODING a; 1 TOUCH a none; 1 UNLINK a; 1 EXEC; 1 COMMAND GETKEYS WATCH a b; \
-    1 MULTI; 1 WAIT 0 0; 1 EXEC; 1 MULTI; 1 SET a 1; 1 QUIT";
+    1 FLUSHALL; 1 RANDOMKEY; 1 MULTI; 1 DBSIZE; 1 KEYS *; 1 RANDOMKEY; 1 SCAN 0; 1 SET k1 ohmytext; 1 RANDOMKEY; \
+    1 DBSIZE; 1 KEYS *; 1 SCAN 0; 1 SET k2 mynewtext; 1 LCS k1 k2; 1 LCS k1 k2 LEN; 1 LCS k1 k2 IDX; 1 DBSIZE; 1 DEL k1; \
+    1 KEYS k*; 1 DBSIZE; 1 LCS k1 k2; 1 EXEC; 1 DBSIZE; 1 MULTI; 1 SET k2 x; 1 DBSIZE; 1 KEYS k?; 1 SET k2 y PXAT 1; \
+    1 DBSIZE; 1 KEYS *; 1 RANDOMKEY; 1 SET k3 z EX 100; 1 DBSIZE; 1 KEYS *; 1 SCAN 0 MATCH k3; 1 SCAN x; 1 KEYS; 1 EXEC; \
+    1 MULTI; 1 RENAME k2 k4; 1 RENAME k3 k5; 1 KEYS *; 1 DBSIZE; 1 SCAN 0 TYPE list; 1 SCAN x; 1 LCS k5; 1 EXEC; \
+    1 MULTI; 1 RENAME k3 k5; 1 KEYS *; 1 DBSIZE; 1 SCAN 0 TYPE list; 1 SCAN x; 1 LCS k5 k5 FOO; 1 EXEC; 1 DBSIZE; \
+    1 WATCH k5; 2 SET k5 2; 1 MULTI; 1 DBSIZE; 1 KEYS *; 1 EXEC; 1 MULTI; 1 DEL k5; 1 DBSIZE; 1 RANDOMKEY; 1 EXEC; \
+    1 MULTI; 1 SELECT 1; 1 SET s 1; 1 GET s; 1 DBSIZE; 1 KEYS *; 1 SELECT 16; 1 EXEC; 1 GET s; 1 SELECT 0; 1 GET s; \
+    1 MULTI; 1 SELECT 1; 1 SELECT 2; 1 EXEC; 1 DBSIZE; 1 SELECT 0; 1 MULTI; 1 SELECT 1; 1 DISCARD; 1 EXISTS s; \
+    1 WATCH s; 2 SET s 0; 1 MULTI; 1 GET s; 1 SELECT 1; 1 EXEC; 1 GET s; 1 MULTI; 1 SELECT 1; 1 FOO; 1 EXEC; 1 GET s; \
+    1 MULTI; 1 DEL s; 1 SELECT 1; 1 EXEC; 1 GET s; 1 MULTI; 1 SELECT 0; 1 SELECT 1; 1 DEL s; 1 SELECT 0; 1 EXEC; \
+    1 EXISTS s; 1 MULTI; 1 WAIT 0 0; 1 EXEC; 1 MULTI; 1 SET a 1; 1 QUIT";
 
 fn run_script(hello: &str) {
     let Some(redis) = RedisServer::start() else { return };
@@ -71,24 +82,44 @@ fn transactions_get_the_replies_of_redis_in_resp3() {
     run_script("HELLO 3");
 }
 
-/// Returns a random command on keys.
+/// Returns a random command that a transaction may have.
+fn allowed_command(random: &mut fastrand::Rng) -> String {
+    if random.u8(..12) == 0 {
+        let lists =
+            ["SCAN 0 COUNT 1000", "SCAN 0 COUNT 1000 MATCH [ab]", "LCS a b", "LCS b c LEN", "LCS a d IDX"];
+        return lists[random.usize(..lists.len())].to_owned();
+    }
+    key_command(random)
+}
+
+/// Returns a random command that reads or changes single keys, or lists all of them.
 fn key_command(random: &mut fastrand::Rng) -> String {
     loop {
         let line = command(random);
-        if !["DBSIZE", "KEYS", "FLUSHDB"].iter().any(|name| line.starts_with(name)) {
+        if line != "FLUSHDB" {
             return line;
         }
     }
 }
 
-/// Returns a copy in which TTLs, read at different times, are equal.
-fn without_ttls(lines: &[String], value: RespValue) -> RespValue {
+fn sorted(keys: RespValue) -> RespValue {
+    let RespValue::Array(mut keys) = keys else { return keys };
+    keys.sort();
+    RespValue::Array(keys)
+}
+
+/// Returns a copy in which TTLs, read at different times, are equal, and keys are sorted.
+fn comparable(lines: &[String], value: RespValue) -> RespValue {
     let RespValue::Array(parts) = value else { return value };
-    let rounded = parts.into_iter().zip(lines).map(|(part, line)| match part {
+    let alike = parts.into_iter().zip(lines).map(|(part, line)| match part {
         RespValue::Integer(1..) if line.starts_with("TTL") => RespValue::Integer(1),
+        part if line.starts_with("KEYS") => sorted(part),
+        RespValue::Array(parts) if line.starts_with("SCAN") => {
+            RespValue::Array(parts.into_iter().map(sorted).collect())
+        }
         part => part,
     });
-    RespValue::Array(rounded.collect())
+    RespValue::Array(alike.collect())
 }
 
 #[test]
@@ -105,7 +136,7 @@ fn random_transactions_get_the_replies_of_redis() {
         for _ in 0..60 {
             let watched = ["", "WATCH a", "WATCH a b", "WATCH none"][random.usize(..4)];
             let other = if random.bool() { key_command(&mut random) } else { "GET a".to_owned() };
-            let lines: Vec<String> = (0..random.usize(0..30)).map(|_| key_command(&mut random)).collect();
+            let lines: Vec<String> = (0..random.usize(0..30)).map(|_| allowed_command(&mut random)).collect();
             let run = |line: &str,
                        theirs: &mut dyn FnMut(&str) -> RespValue,
                        ours: &mut dyn FnMut(&str) -> RespValue| {
@@ -129,7 +160,7 @@ fn random_transactions_get_the_replies_of_redis() {
                 RespValue::Array(_) => happened += 1,
                 _ => failed += 1,
             }
-            let (expected, found) = (without_ttls(&lines, expected), without_ttls(&lines, found));
+            let (expected, found) = (comparable(&lines, expected), comparable(&lines, found));
             assert_eq!(found, expected, "seed {seed}: {watched}; {other}; {lines:?}");
             for key in ["a", "b", "c", "d"] {
                 let get = format!("GET {key}");

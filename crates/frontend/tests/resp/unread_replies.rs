@@ -12,6 +12,10 @@ type Client = RespTestClient<TcpStream>;
 const MIB: usize = 1 << 20;
 /// Bytes of the large value.
 const LARGE_BYTES: usize = 3 * MIB;
+/// A command whose reply is the large value, read whole before it is sent.
+const GATHERED: &[&[u8]] = &[b"GETEX", b"large", b"PERSIST"];
+/// Bytes of the parts in which a long value is sent.
+const PART_BYTES: usize = 256 << 10;
 
 fn ok() -> RespValue {
     RespValue::Simple("OK".to_owned())
@@ -20,13 +24,17 @@ fn ok() -> RespValue {
 /// Starts a node with a budget for unread replies, and a client that stored a large and a small value. A client's limit
 /// is 8 MiB.
 fn start(seed: u64, budget: usize) -> (TestNode, Client) {
+    start_on(KvDeviceModel::new(seed, 1_000), seed, budget)
+}
+
+fn start_on(device: KvDeviceModel, seed: u64, budget: usize) -> (TestNode, Client) {
     let config = RespConfig {
         listen: vec![([127, 0, 0, 1], 0).into()],
         seed,
         reply_memory_max: budget,
         ..RespConfig::default()
     };
-    let node = TestNode::start_with(config, KvDeviceModel::new(seed, 1_000));
+    let node = TestNode::start_with(config, device);
     let mut good = node.connect();
     limit(&mut good, "normal 8mb 64kb 600");
     assert_eq!(good.call(&[b"SET", b"large", &vec![b'v'; LARGE_BYTES]]), ok());
@@ -76,7 +84,7 @@ fn is_large(reply: &RespValue) -> bool {
 fn client_receives_every_reply_of_a_pipeline_beyond_its_limit() {
     let (node, mut good) = start(51, 64 * MIB);
     let mut slow = node.connect();
-    slow.send(&encode(&[b"GET", b"large"]).repeat(20));
+    slow.send(&encode(GATHERED).repeat(20));
     slow.send(&encode(&[b"GETRANGE", b"large", b"1", b"-1"]).repeat(10));
     slow.send(&encode(&[b"ECHO", b"the end"]));
     let most = most_held(&mut good);
@@ -93,25 +101,121 @@ fn client_receives_every_reply_of_a_pipeline_beyond_its_limit() {
 }
 
 #[test]
+fn clients_that_receive_long_values_slowly_hold_two_parts_at_most_and_keep_no_other_waiting() {
+    let (node, mut good) = start(60, 16 * PART_BYTES);
+    let mut crowd: Vec<Client> = (0..12).map(|_| node.connect()).collect();
+    for slow in &mut crowd {
+        slow.send(&encode(&[b"GET", b"large"]).repeat(4));
+    }
+    let most = most_held(&mut good);
+    assert!((PART_BYTES..=2 * 12 * PART_BYTES).contains(&most), "{most} bytes were held");
+    assert!(is_large(&good.call_line("GET large")));
+    assert_eq!(info(&mut good, "clients_waiting_for_memory"), 0);
+    for _ in 0..4 {
+        assert!(crowd.iter_mut().all(|slow| is_large(&slow.receive())));
+    }
+    until(&mut good, "mem_unread_replies", 0);
+}
+
+/// Returns a value that is longer than the buffers of a socket.
+fn huge() -> Vec<u8> {
+    vec![b'h'; 15 * MIB]
+}
+
+#[test]
+fn long_value_that_is_replaced_while_it_is_sent_arrives_as_it_was() {
+    let (node, mut good) = start(61, 64 * MIB);
+    assert_eq!(good.call(&[b"SET", b"huge", &huge()]), ok());
+    let mut slow = node.connect();
+    slow.send(&encode(&[b"GET", b"huge"]).repeat(3));
+    most_held(&mut good);
+    assert_eq!(good.call(&[b"SET", b"huge", &vec![b'w'; MIB]]), ok());
+    assert!(slow.receive() == RespValue::Bulk(huge()), "the value that was being sent changed");
+    for _ in 0..2 {
+        assert!(slow.receive() == RespValue::Bulk(vec![b'w'; MIB]), "an older value was sent");
+    }
+}
+
+#[test]
+fn replies_of_long_values_keep_their_places_in_a_pipeline() {
+    let (node, mut good) = start(62, 64 * MIB);
+    let mut client = node.connect();
+    let get: &[&[u8]] = &[b"GET", b"new"];
+    let long = vec![b'n'; MIB];
+    let commands: [&[&[u8]]; 9] = [
+        &[b"SET", b"new", &long],
+        get,
+        &[b"DEL", b"new"],
+        get,
+        &[b"SET", b"new", b""],
+        get,
+        &[b"APPEND", b"new", &long],
+        get,
+        &[b"CLIENT", b"REPLY", b"SKIP"],
+    ];
+    let mut pipeline: Vec<u8> = commands.iter().flat_map(|command| encode(command)).collect();
+    pipeline.extend([encode(get), encode(&[b"PING"])].concat());
+    let value = || RespValue::Bulk(long.clone());
+    let length = i64::try_from(MIB).unwrap();
+    for _ in 0..30 {
+        client.send(&pipeline);
+        let expected =
+            [ok(), value(), RespValue::Integer(1), RespValue::Null, ok(), RespValue::Bulk(Vec::new())];
+        let rest = [RespValue::Integer(length), value(), RespValue::Simple("PONG".to_owned())];
+        for (at, reply) in expected.into_iter().chain(rest).enumerate() {
+            assert!(client.receive() == reply, "reply {at}");
+        }
+    }
+    until(&mut good, "mem_unread_replies", 0);
+}
+
+#[test]
+fn client_whose_long_value_is_gone_is_closed_in_the_middle_and_answered_anew_before() {
+    let mut device = KvDeviceModel::new(63, 1_000);
+    device.gives_up_readers = true;
+    let (node, mut good) = start_on(device, 63, 64 * MIB);
+    assert_eq!(good.call(&[b"SET", b"huge", &huge()]), ok());
+    let mut slow = node.connect();
+    slow.send(&encode(&[b"GET", b"huge"]));
+    most_held(&mut good);
+    assert_eq!(good.call(&[b"SET", b"huge", &vec![b'w'; MIB]]), ok());
+    let mut received = Vec::new();
+    slow.stream.read_to_end(&mut received).unwrap();
+    let value = received.strip_prefix(b"$15728640\r\n").unwrap();
+    assert!(value.len() < 15 * MIB && value.iter().all(|&byte| byte == b'h'), "{} bytes", value.len());
+    // One to which nothing was sent is answered with the new value.
+    let mut writer = node.connect();
+    for round in 0..200_u8 {
+        let mut reader = node.connect();
+        reader.send(&encode(&[b"GET", b"huge"]));
+        assert_eq!(writer.call(&[b"SET", b"huge", &vec![round; MIB]]), ok());
+        let mut start = [0; 10];
+        if reader.stream.read_exact(&mut start).is_ok() {
+            assert_eq!(&start, b"$1048576\r\n");
+        }
+    }
+}
+
+#[test]
 fn many_values_in_one_reply_are_sent_as_they_are_read() {
     let (node, mut good) = start(52, 64 * MIB);
     let mut slow = node.connect();
     let mut keys = vec![&b"MGET"[..], b"missing"];
-    keys.extend([&b"large"[..]; 20]);
+    keys.extend([&b"large"[..]; 70]);
     keys.push(b"small");
     let long_key = vec![b'k'; 70_000];
     keys.push(&long_key);
     slow.send(&encode(&keys));
     slow.send(&encode(&[b"STRLEN", b"large"]));
     let most = most_held(&mut good);
-    assert!((LARGE_BYTES..=8 * MIB).contains(&most), "{most} bytes were held");
+    assert!(most <= PART_BYTES, "{most} bytes were held");
     let RespValue::Array(values) = slow.receive() else { panic!("no array") };
-    assert_eq!(values.len(), 23);
+    assert_eq!(values.len(), 73);
     assert_eq!(values[0], RespValue::Null);
-    assert!(values[1..21].iter().all(is_large));
-    assert_eq!(values[21], RespValue::Bulk(b"s".to_vec()));
+    assert!(values[1..71].iter().all(is_large));
+    assert_eq!(values[71], RespValue::Bulk(b"s".to_vec()));
     // The device refuses the last key when the first values have been sent already.
-    assert!(matches!(&values[22], RespValue::Error(text) if text.contains("a key has 1 to 65535 bytes")));
+    assert!(matches!(&values[72], RespValue::Error(text) if text.contains("a key has 1 to 65535 bytes")));
     assert_eq!(slow.receive(), RespValue::Integer(3 << 20));
     // A short MGET fails as a whole.
     assert!(matches!(slow.call(&[b"MGET", b"small", &long_key]), RespValue::Error(_)));
@@ -119,21 +223,71 @@ fn many_values_in_one_reply_are_sent_as_they_are_read() {
 }
 
 #[test]
+fn long_values_among_short_and_missing_ones_are_sent_in_their_order() {
+    let (node, mut good) = start(64, 64 * MIB);
+    let mut client = node.connect();
+    let mut random = fastrand::Rng::with_seed(64);
+    for round in 0..20 {
+        let names: Vec<&[u8]> = (0..random.usize(1..200))
+            .map(|_| [&b"small"[..], b"missing", b"large", b"large"][random.usize(0..4)])
+            .collect();
+        client.send(&encode(&[&[&b"MGET"[..]], &names[..]].concat()));
+        client.send(&encode(&[b"PING"]));
+        let RespValue::Array(values) = client.receive() else { panic!("no array") };
+        assert_eq!(values.len(), names.len(), "round {round}");
+        for (at, (name, value)) in names.iter().zip(&values).enumerate() {
+            let is_right = match *name {
+                b"small" => *value == RespValue::Bulk(b"s".to_vec()),
+                b"large" => is_large(value),
+                _ => *value == RespValue::Null,
+            };
+            assert!(is_right, "round {round}, value {at}");
+        }
+        assert_eq!(client.receive(), RespValue::Simple("PONG".to_owned()));
+    }
+    until(&mut good, "mem_unread_replies", 0);
+}
+
+#[test]
+fn ranges_of_a_long_value_are_those_of_its_bytes() {
+    let (node, _good) = start(65, 64 * MIB);
+    let mut client = node.connect();
+    let mut random = fastrand::Rng::with_seed(65);
+    let value: Vec<u8> = std::iter::repeat_with(|| random.u8(..)).take(MIB + 77).collect();
+    assert_eq!(client.call(&[b"SET", b"random", &value]), ok());
+    let length = i64::try_from(value.len()).unwrap();
+    for round in 0..60 {
+        let (start, end) = (random.i64(-length - 9..length + 9), random.i64(-length - 9..length + 9));
+        let from = if start < 0 { (start + length).max(0) } else { start };
+        let to = if end < 0 { (end + length).max(0) } else { end.min(length - 1) };
+        let is_empty = from > to || (start < 0 && end < 0 && start > end);
+        let range =
+            if is_empty { 0..0 } else { usize::try_from(from).unwrap()..usize::try_from(to).unwrap() + 1 };
+        let (start, end) = (start.to_string(), end.to_string());
+        let reply = client.call(&[b"GETRANGE", b"random", start.as_bytes(), end.as_bytes()]);
+        assert!(reply == RespValue::Bulk(value[range].to_vec()), "round {round}: {start} to {end}");
+    }
+}
+
+#[test]
 fn clients_that_receive_nothing_hold_no_more_than_the_budget_together() {
     let budget = 20 * MIB;
     let (node, mut good) = start(53, budget);
+    // Values that are not sent in parts, read without a lock: clients that wait are served in the order in which they came.
+    let (value, gets) = (vec![b'm'; 3 * PART_BYTES / 4], 160);
+    assert_eq!(good.call(&[b"SET", b"medium", &value]), ok());
     let mut crowd: Vec<Client> = (0..12).map(|_| node.connect()).collect();
     for slow in &mut crowd {
-        slow.send(&encode(&[b"GET", b"large"]).repeat(10));
+        slow.send(&encode(&[b"GET", b"medium"]).repeat(gets));
     }
     let most = most_held(&mut good);
     assert!((budget / 2..=budget).contains(&most), "{most} bytes were held");
     assert!(info(&mut good, "clients_waiting_for_memory") > 0);
     assert_eq!(info(&mut good, "client_output_buffer_limit_disconnections"), 0);
     // The clients that wait are answered in turn as soon as another client receives.
-    for _ in 0..10 {
+    for _ in 0..gets {
         for slow in &mut crowd {
-            assert!(is_large(&slow.receive()));
+            assert!(slow.receive() == RespValue::Bulk(value.clone()));
         }
     }
     until(&mut good, "mem_unread_replies", 0);
@@ -146,11 +300,11 @@ fn stalled_clients_are_closed_only_for_one_that_waits() {
     limit(&mut good, "normal 8mb 64kb 1");
     let mut crowd: Vec<Client> = (0..2).map(|_| node.connect()).collect();
     for slow in &mut crowd {
-        slow.send(&encode(&[b"GET", b"large"]).repeat(20));
+        slow.send(&encode(GATHERED).repeat(20));
     }
     most_held(&mut good);
     let mut waits = node.connect();
-    assert!(is_large(&waits.call_line("GET large")));
+    assert!(is_large(&waits.call(GATHERED)));
     let closed = info(&mut good, "client_output_buffer_limit_disconnections");
     assert!((1..=2).contains(&closed), "{closed} clients were closed");
     let mut ends = 0;
@@ -173,9 +327,9 @@ fn values_still_on_their_way_to_the_device_count_for_the_reads_behind_them() {
     let (node, mut good) = start(55, 64 * MIB);
     let mut slow = node.connect();
     let mut pipeline = encode(&[b"SET", b"new", &vec![b'v'; LARGE_BYTES]]);
-    pipeline.extend(encode(&[b"GET", b"new"]).repeat(20));
+    pipeline.extend(encode(&[b"GETEX", b"new", b"PERSIST"]).repeat(20));
     pipeline.extend(encode(&[b"MSET", b"a", &vec![b'v'; LARGE_BYTES], b"b", b"-"]));
-    pipeline.extend(encode(&[b"GET", b"a"]).repeat(20));
+    pipeline.extend(encode(&[b"GETEX", b"a", b"PERSIST"]).repeat(20));
     slow.send(&pipeline);
     let most = most_held(&mut good);
     assert!((LARGE_BYTES..=8 * MIB).contains(&most), "{most} bytes were held");
@@ -190,11 +344,11 @@ fn waiting_client_that_is_killed_leaves_the_queue_to_the_next() {
     // A client that holds as much as it may leaves no room for another large value.
     let (node, mut good) = start(56, 2 * LARGE_BYTES);
     let mut holder = node.connect();
-    holder.send(&encode(&[b"GET", b"large"]).repeat(20));
+    holder.send(&encode(GATHERED).repeat(20));
     most_held(&mut good);
     let mut first = node.connect();
     let RespValue::Integer(id) = first.call_line("CLIENT ID") else { panic!("no id") };
-    first.send(&encode(&[b"GET", b"large"]).repeat(2));
+    first.send(&encode(GATHERED).repeat(2));
     until(&mut good, "clients_waiting_for_memory", 1);
     let mut second = node.connect();
     second.send(&encode(&[b"GETRANGE", b"large", b"0", b"70000"]));

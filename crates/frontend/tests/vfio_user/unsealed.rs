@@ -4,7 +4,7 @@ use crate::driver::{DATA, DoorbellMode, SHADOW, SLOTS, start};
 use crate::hypervisor::VfioTestNode;
 use headwater_nvme::spec::kv::{DataPointer, InlineKey, StoreOptions, retrieve, store};
 use headwater_nvme::spec::status::Status;
-use headwater_ssd::command::{FrontEndId, NamespaceId, ReadRelease, SsdCommand};
+use headwater_ssd::command::{FrontEndId, NamespaceId, ReadRelease, SsdCommand, ValueSink};
 use headwater_testkit::unsealed_memory::unsealed_files;
 use rustix::fs::ftruncate;
 
@@ -86,4 +86,36 @@ fn truncated_rings_cost_the_guest_its_connection_and_no_other_client_anything() 
     truncate_under_load(DoorbellMode::Registers, 0x1000);
     truncate_under_load(DoorbellMode::Shadow, SHADOW);
     truncate_under_load(DoorbellMode::Shadow, 0);
+}
+
+/// Checks for a former defect: a store that was in flight when the hypervisor truncated the memory stored zeroes.
+#[test]
+fn store_in_flight_during_a_truncation_stores_nothing() {
+    let other = FrontEndId(9);
+    let read = |node: &mut VfioTestNode| {
+        let (key, sink) = (b"unsealed"[..].into(), ValueSink::Bytes(Vec::new()));
+        let get = SsdCommand::Retrieve { key, sink, bytes_max: 4_096, release: ReadRelease::WhenDurable };
+        node.device.submit(other, NamespaceId::FIRST, 1, get).unwrap();
+        node.run_until_idle();
+        let found = node.device.next_completion(other).unwrap();
+        (found.status, found.sink)
+    };
+    for (name, file) in unsealed_files(4 << 20) {
+        let mut node = VfioTestNode::new();
+        let mut guest = node.guest_over(file.try_clone().unwrap());
+        let (_admin, mut queue) = start(&mut node, &mut guest, DoorbellMode::Shadow);
+        let data = DataPointer { address: DATA, bytes: 4_096 };
+        let entry = store(1, key(), data, StoreOptions::NONE);
+        guest.memory.copy_out(usize::try_from(DATA).unwrap(), &[1; 4_096]).unwrap();
+        assert_eq!(queue.run(&mut node, &mut guest, entry).0, Status::SUCCESS, "{name}");
+        guest.memory.copy_out(usize::try_from(DATA).unwrap(), &[2; 4_096]).unwrap();
+        // The device has the command, and not yet copied its value.
+        queue.submit(&mut node, &mut guest, entry);
+        node.front_end.poll(&mut node.device, node.now);
+        if ftruncate(&file, DATA).is_err() {
+            ftruncate(&file, 0).unwrap();
+        }
+        assert!(read(&mut node) == (Status::SUCCESS, vec![1; 4_096]), "{name}: not the older value");
+        assert!(!guest.is_connected(), "{name}: the guest without memory is still connected");
+    }
 }

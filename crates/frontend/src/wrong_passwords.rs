@@ -1,7 +1,7 @@
 //! The limit of wrong passwords: an address that sent too many is told to wait, right or wrong.
 //!
 //! Input: the address of each wrong password, and the time. Output: whether a password of this address is looked at.
-//! Invariant: an address has at most [`WRONG_MAX`] wrong passwords looked at in each [`PERIOD`].
+//! Invariant: an address has at most 10 wrong passwords looked at in each 10 seconds.
 
 use headwater_host::clock::Nanos;
 use std::collections::BTreeMap;
@@ -15,14 +15,15 @@ const ADDRESSES_MAX: usize = 4_096;
 
 /// The wrong passwords of each address.
 #[derive(Debug, Default)]
-pub(crate) struct WrongPasswords {
+pub struct WrongPasswords {
     /// The start of the period, and the number in it.
     of_address: BTreeMap<String, (Nanos, u32)>,
 }
 
 impl WrongPasswords {
     /// Returns true if a password of the client at this address may be looked at.
-    pub(crate) fn may_try(&mut self, address: &str, now: Nanos) -> bool {
+    #[must_use]
+    pub fn may_try(&mut self, address: &str, now: Nanos) -> bool {
         if self.of_address.len() >= ADDRESSES_MAX {
             self.of_address.retain(|_, (since, _)| now.since(*since) < PERIOD);
         }
@@ -33,8 +34,15 @@ impl WrongPasswords {
         }
     }
 
+    /// Returns the number of wrong passwords of the client at this address in the present period.
+    #[must_use]
+    pub fn number(&self, address: &str, now: Nanos) -> u32 {
+        let known = self.of_address.get(host_of(address)).filter(|(since, _)| now.since(*since) < PERIOD);
+        known.map_or(0, |(_, wrong)| *wrong)
+    }
+
     /// Counts a wrong password of the client at this address.
-    pub(crate) fn count(&mut self, address: &str, now: Nanos) {
+    pub fn count(&mut self, address: &str, now: Nanos) {
         let (since, wrong) = self.of_address.entry(host_of(address).to_owned()).or_insert((now, 0));
         if now.since(*since) >= PERIOD {
             (*since, *wrong) = (now, 0);
