@@ -11,10 +11,10 @@ PREFIX ?= /usr/local
 FUZZ_SECONDS ?= 60
 FIGURES ?= copy device resp pool udma io attach tcp idle waf index recovery source
 FIGURES_ARGS ?= --quick
-FUZZ_TARGETS := admin_command admission attach_message command_decode data_pointer resp media_recovery media_version2 superblock commit_record page_spare record_header config vfio_user tcp_target tcp_initiator psk_interchange nvme_driver
+FUZZ_TARGETS := admin_command admission attach_message backup_message command_decode data_pointer resp media_recovery media_version2 superblock commit_record page_spare record_header config vfio_user tcp_target tcp_initiator psk_interchange nvme_driver
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: help run build test test-tools test-loom test-tls test-vm test-clients fio test-fio test-instructions swarm mutants tamper test-media soak proof lab figures fuzz header capi install-capi deny fmt clippy doc tidy check clean
+.PHONY: help run build test test-tools test-loom test-tls test-vm test-clients fio test-fio test-instructions swarm mutants tamper test-media soak soak-node proof lab figures fuzz header capi install-capi deny fmt clippy doc tidy check clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -100,6 +100,11 @@ test-media: ## damage every structure of simulated flash files in turn: no damag
 
 soak: ## stress the pinned pool for a minute: threads, cancellations, cap changes and a failing node
 	cargo test --release --package headwater-dma --test pool -- --ignored --nocapture soak_
+
+# `make test` runs ten seconds of it.
+soak-node: ## five minutes of kills, hostile clients and damage beside one client that checks every answer (SECONDS=, SEED=)
+	HEADWATER_SOAK_SECONDS=$(or $(SECONDS),300) $(if $(SEED),HEADWATER_SOAK_SEED=$(SEED)) \
+	  cargo test --release --package headwater-node --test soak -- --ignored --nocapture
 
 proof: ## store every file of /usr/share, with kills, deletion, overwriting and damage: minutes (HEADWATER_PROOF_DIR=)
 	cargo test --release --package headwater-node --test real_input -- --ignored --nocapture

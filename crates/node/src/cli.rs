@@ -13,6 +13,7 @@ pub mod kv;
 pub mod kv_transfer;
 pub mod lab;
 pub mod namespace;
+pub mod password_hash;
 pub mod progress;
 pub mod serve;
 pub mod sim;
@@ -58,6 +59,12 @@ enum CliCommand {
     Backup(backup::BackupArgs),
     /// Make a data directory from a backup
     Restore(backup::RestoreArgs),
+    /// Read a password and print its salted hash, for --resp-password and CONFIG SET requirepass
+    #[command(
+        after_help = "Example:\n  (umask 077; headwater password-hash > password.hash)   type the password and Enter\n  \
+                           headwater serve --resp-password password.hash"
+    )]
+    PasswordHash,
     /// Show which features of this machine are used, which are not and why, and how to enable them
     Doctor(doctor::DoctorArgs),
     /// Put load on a live node or a device and measure latencies
@@ -98,6 +105,7 @@ fn dispatch(command: CliCommand) -> Result<(), CommandFailure> {
         CliCommand::Restore(args) => backup::run_restore(&args),
         CliCommand::Sim(args) => sim::run(args),
         CliCommand::Lab(args) => lab::run(args),
+        CliCommand::PasswordHash => password_hash::run(),
         CliCommand::Doctor(args) => doctor::run(&args),
         CliCommand::Bench(args) => bench::run(&args),
         CliCommand::Completions { shell } => {

@@ -16,7 +16,7 @@ pub use attach::AttachLocation;
 pub use durability::DurabilityMode;
 pub use owned_device::OwnedDevice;
 pub use resp_location::RespLocation;
-pub use resp_password::read_password;
+pub use resp_password::{PasswordFile, read_client_password, read_password};
 pub use size::ByteSize;
 
 use headwater_io::attach::admin::AccessGrant;
@@ -57,6 +57,8 @@ pub struct ConfigOverrides {
     pub resp_password: Option<PathBuf>,
     /// Address of metrics and health.
     pub metrics: Option<SocketAddr>,
+    /// File with the token of clients of metrics and health.
+    pub metrics_token: Option<PathBuf>,
     /// Path of a Unix socket for the RESP front end.
     pub unix: Option<PathBuf>,
     /// Location of the attach socket.
@@ -88,10 +90,12 @@ pub struct NodeConfig {
     pub device: Option<OwnedDevice>,
     /// Address of the RESP front end, if it has one; port 0 picks one.
     pub resp: Option<SocketAddr>,
-    /// File with the password of RESP clients, which an address beyond loopback needs.
-    pub resp_password: Option<PathBuf>,
+    /// File with the password of RESP clients, which an address beyond loopback needs unless one was kept.
+    pub resp_password: Option<PasswordFile>,
     /// Address of metrics and health; port 0 picks one.
     pub metrics: SocketAddr,
+    /// File with the token of clients of metrics and health, which an address beyond loopback needs.
+    pub metrics_token: Option<PathBuf>,
     /// Path of a Unix socket for the RESP front end.
     pub unix: Option<PathBuf>,
     /// Path of the socket where other processes attach.
@@ -233,8 +237,9 @@ impl NodeConfig {
             resp: (over.resp.or(from_file.resp))
                 .unwrap_or(RespLocation::At(loopback(RESP_PORT_DEFAULT)))
                 .address(),
-            resp_password: over.resp_password.or(from_file.resp_password),
+            resp_password: PasswordFile::of(over.resp_password, from_file.resp_password),
             metrics: over.metrics.or(from_file.metrics).unwrap_or(loopback(METRICS_PORT_DEFAULT)),
+            metrics_token: over.metrics_token.or(from_file.metrics_token),
             unix: over.unix.or(from_file.unix),
             vfio_user: over.vfio_user.or(from_file.vfio_user),
             nvme_tcp: over.nvme_tcp.or(from_file.nvme_tcp),

@@ -83,6 +83,27 @@ fn address_beyond_this_machine_needs_a_password_from_a_private_file() {
     refused(&with_file, 1, "chmod 600");
     std::fs::set_permissions(&password, std::fs::Permissions::from_mode(0o600)).unwrap();
     refused(&with_file, 1, "first line is empty");
+    std::fs::write(&password, "$scrypt$ln=31,r=8,p=1$c2FsdHNhbHRzYWx0c2FsdA$WrWEpPhlz0z1ZyvxTxjZ0w\n")
+        .unwrap();
+    refused(&with_file, 1, "choose smaller ln");
+    refused(&["password-hash"], 2, "first line of standard input");
+}
+
+#[test]
+fn metrics_beyond_this_machine_need_a_token_from_a_private_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let (data, token) = (dir.path().join("data"), dir.path().join("token"));
+    let (data, file) = (data.to_str().unwrap(), token.to_str().unwrap());
+    let without = ["serve", "--data", data, "--resp", "127.0.0.1:0", "--metrics", "0.0.0.0:0"];
+    refused(&without, 1, "--metrics-token");
+    let with_file = [&without[..], &["--metrics-token", file]].concat();
+    refused(&with_file, 1, file);
+    std::fs::write(&token, "0123456789abcdef\n").unwrap();
+    std::fs::set_permissions(&token, std::fs::Permissions::from_mode(0o640)).unwrap();
+    refused(&with_file, 1, "chmod 600");
+    std::fs::write(&token, "short\n").unwrap();
+    std::fs::set_permissions(&token, std::fs::Permissions::from_mode(0o600)).unwrap();
+    refused(&with_file, 1, "at least 16");
 }
 
 #[test]

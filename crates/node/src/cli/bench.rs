@@ -8,7 +8,7 @@ use super::progress::ProgressDisplay;
 use crate::bench::device::DevicePlan;
 use crate::bench::workload::VERIFIABLE_BYTES;
 use crate::bench::{BenchPlan, BenchWorkload, KeyDistribution, LoadPacing, RunEnd, VerifyMode};
-use crate::config::{ByteSize, read_password};
+use crate::config::{ByteSize, read_client_password};
 use crate::kv::resp_client::NodeEndpoint;
 use clap::{Args, ValueEnum};
 use headwater_host::clock::Nanos;
@@ -260,7 +260,7 @@ fn plan(args: &BenchArgs) -> Result<BenchPlan, CommandFailure> {
         }
     };
     let count = |number: u32| number as usize;
-    let password = args.resp_password.as_deref().map(read_password).transpose();
+    let password = args.resp_password.as_deref().map(read_client_password).transpose();
     Ok(BenchPlan {
         endpoint: args.resp.clone(),
         password: password.map_err(CommandFailure::failed)?,

@@ -4,7 +4,7 @@
 //! exist.
 
 use super::failure::{CommandFailure, write_json, write_line, write_output};
-use crate::config::read_password;
+use crate::config::read_client_password;
 use crate::kv::resp_client::NodeEndpoint;
 use crate::kv::target::live::LiveTarget;
 use crate::kv::target::{KeyValueRecord, KvTarget, ScanCursor, StoreResult};
@@ -152,7 +152,7 @@ fn open(args: &KvArgs) -> Result<Box<dyn KvTarget>, CommandFailure> {
         Some(path) => super::embedded::open_kv_target(path, args.namespace),
         None => {
             let limit = Duration::from_secs(args.timeout);
-            let password = args.resp_password.as_deref().map(read_password).transpose();
+            let password = args.resp_password.as_deref().map(read_client_password).transpose();
             let password = password.map_err(CommandFailure::failed)?;
             Ok(Box::new(LiveTarget::connect(&args.resp, limit, args.namespace, password.as_deref())?))
         }

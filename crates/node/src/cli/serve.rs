@@ -46,12 +46,16 @@ pub struct ServeArgs {
     /// Address for Redis clients, or `off`; port 0 picks one [default: 127.0.0.1:7379]
     #[arg(long, value_name = "ADDR")]
     resp: Option<RespLocation>,
-    /// File whose first line is the password of Redis clients; an address beyond loopback needs one
+    /// File whose first line is the password of Redis clients, or its hash (`headwater password-hash`); an address beyond
+    /// loopback needs one
     #[arg(long, value_name = "FILE")]
     resp_password: Option<PathBuf>,
-    /// Address for metrics and health; port 0 picks one [default: 127.0.0.1:7380]
+    /// Address for metrics and health, beyond loopback only with a token; port 0 picks one [default: 127.0.0.1:7380]
     #[arg(long, value_name = "ADDR")]
     metrics: Option<SocketAddr>,
+    /// File whose first line is the token that clients of metrics and health send; an address beyond loopback needs one
+    #[arg(long, value_name = "FILE")]
+    metrics_token: Option<PathBuf>,
     /// Unix socket for Redis clients, in addition to the address
     #[arg(long, value_name = "PATH")]
     unix: Option<PathBuf>,
@@ -100,6 +104,7 @@ pub fn run(args: ServeArgs) -> Result<(), CommandFailure> {
         resp: args.resp,
         resp_password: args.resp_password,
         metrics: args.metrics,
+        metrics_token: args.metrics_token,
         unix: args.unix,
         attach: args.attach,
         vfio_user: args.vfio_user,

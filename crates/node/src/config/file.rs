@@ -32,6 +32,8 @@ pub struct FileConfig {
     pub resp_password: Option<PathBuf>,
     /// Address of metrics and health.
     pub metrics: Option<SocketAddr>,
+    /// File with the token of clients of metrics and health.
+    pub metrics_token: Option<PathBuf>,
     /// Path of a Unix socket for the RESP front end.
     pub unix: Option<PathBuf>,
     /// Path of the socket where other processes attach, or `off`.

@@ -4,7 +4,7 @@
 //! existing flash file overrides the default; a configured capacity that differs from it is refused, never adjusted.
 
 use crate::check::{CheckReport, check};
-use crate::config::{ByteSize, FRAME_BYTES, NodeConfig, default_capacity, read_password};
+use crate::config::{ByteSize, FRAME_BYTES, NodeConfig, PasswordFile, default_capacity, read_password};
 use crate::daemon::data_dir::DataDir;
 use crate::daemon::serve::{OpenedNode, RecoveryProgress, calibrated_spin};
 use headwater_dma::frame::FramePool;
@@ -16,7 +16,7 @@ use headwater_frontend::attach::{AttachFrontEnd, AttachFrontEndIds, SsdExecutor}
 use headwater_frontend::backup::BackupFrontEnd;
 use headwater_frontend::front_end::FrontEnd;
 use headwater_frontend::nvme_tcp::{NvmeTcpConfig, NvmeTcpFrontEnd};
-use headwater_frontend::resp::{RespConfig, RespFrontEnd};
+use headwater_frontend::resp::{GivenPassword, KEPT_SETTINGS_FILE, RespConfig, RespFrontEnd};
 use headwater_frontend::vfio_user::VfioUserFrontEnd;
 use headwater_host::clock::Clock;
 use headwater_host::width::{narrow, to_usize};
@@ -185,9 +185,9 @@ pub fn open_node(
     progress: &mut dyn FnMut(RecoveryProgress),
 ) -> Result<OpenedNode<FileDevice>, String> {
     let [first, ..] = config.durability;
-    let password = config.resp_password.as_deref().map(read_password).transpose()?;
     let resp_config = RespConfig {
-        password,
+        password: config.resp_password.as_ref().map(given_password).transpose()?,
+        kept_settings: Some(directory.path().join(KEPT_SETTINGS_FILE)),
         listen: config.resp.into_iter().collect(),
         unix_path: config.unix.clone(),
         durability: first,
@@ -242,6 +242,10 @@ pub fn open_node(
     let capacity = flash_bytes(device.media().geometry().blocks);
     let spin = calibrated_spin(clock);
     Ok(OpenedNode { device, front_ends, resp: resp_address, nvme_tcp, capacity, spin, pool, ticker })
+}
+
+fn given_password(file: &PasswordFile) -> Result<GivenPassword, String> {
+    Ok(GivenPassword { text: read_password(&file.path)?, precedence: file.precedence })
 }
 
 fn open_media(directory: &DataDir, config: &NodeConfig) -> Result<FileMedia, String> {

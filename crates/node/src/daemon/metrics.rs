@@ -3,6 +3,8 @@
 //! Input: [`MetricsBoard::publish`] from the core loop. Output: [`MetricsBoard::snapshot`] for the metrics thread, which serves it at
 //! `/metrics`, `/healthz` and `/trace`. Invariant: the core loop never blocks on a reader.
 
+pub mod access;
+mod bounded_listener;
 pub mod server;
 pub mod text;
 

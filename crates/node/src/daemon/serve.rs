@@ -151,7 +151,7 @@ where
         let _absent_is_fine = std::fs::remove_file(path);
     }
     let board = Arc::new(MetricsBoard::default());
-    let metrics = MetricsServer::start(config.metrics, Arc::clone(&board))?;
+    let metrics = MetricsServer::start(config.metrics, config.metrics_token.as_deref(), Arc::clone(&board))?;
     let opened =
         open(&directory, clock, &mut |recovery| console.recovering(recovery)).map_err(ServeError::Open)?;
     let OpenedNode { mut device, front_ends, resp, nvme_tcp, capacity, spin, pool, ticker: _ticker } = opened;

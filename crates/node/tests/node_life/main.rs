@@ -6,6 +6,7 @@ mod damaged_superblock;
 mod errors;
 mod failed_flush;
 mod histories;
+mod kept_settings;
 mod running;
 mod supervised;
 mod transactions;
@@ -24,6 +25,23 @@ fn ready_file_names_addresses_that_answer() {
     assert_eq!(node.kv(&["get", "greeting"]).stdout, b"hello");
     assert!(node.http("/healthz").ends_with("ok\n"));
     assert!(node.http("/metrics").contains("headwater_keys{namespace=\"1\"}"));
+    node.stop();
+}
+
+#[test]
+fn metrics_beyond_this_machine_are_served_to_clients_with_the_token() {
+    let dir = tempfile::tempdir().unwrap();
+    let token = dir.path().join("token");
+    std::fs::write(&token, "0123456789abcdef\n").unwrap();
+    std::fs::set_permissions(&token, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let args = ["--metrics", "0.0.0.0:0", "--metrics-token", token.to_str().unwrap()];
+    let node = RunningNode::start(dir.path(), &args);
+    for path in ["/metrics", "/healthz", "/trace"] {
+        assert!(node.http(path).starts_with("HTTP/1.1 401"), "{path}");
+    }
+    let bearer = "Authorization: Bearer 0123456789abcdef\r\n";
+    assert!(node.http_with("/healthz", bearer).ends_with("ok\n"));
+    assert!(node.http_with("/metrics", bearer).contains("headwater_keys{namespace=\"1\"}"));
     node.stop();
 }
 

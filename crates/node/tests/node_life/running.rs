@@ -38,7 +38,10 @@ impl RunningNode {
     pub(crate) fn start_by(folder: &Path, more: &[&str], run: impl FnOnce(&[&str]) -> Command) -> Self {
         let ready = folder.join("ready.json");
         let data = folder.join("data");
-        let mut args = vec!["serve", "--resp", "127.0.0.1:0", "--metrics", "127.0.0.1:0"];
+        let mut args = vec!["serve", "--resp", "127.0.0.1:0"];
+        if !more.contains(&"--metrics") {
+            args.extend(["--metrics", "127.0.0.1:0"]);
+        }
         args.extend(["--data", data.to_str().unwrap(), "--ready-file", ready.to_str().unwrap()]);
         if !data.exists() && !more.contains(&"--capacity") {
             args.extend(["--capacity", "512MiB"]);
@@ -91,8 +94,13 @@ impl RunningNode {
 
     /// Returns the response of the metrics address to a GET request.
     pub(crate) fn http(&self, path: &str) -> String {
+        self.http_with(path, "")
+    }
+
+    /// Returns the response to a GET request with a header more, which ends with a line end.
+    pub(crate) fn http_with(&self, path: &str, header: &str) -> String {
         let mut stream = TcpStream::connect(&self.metrics).unwrap();
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\n{header}Connection: close\r\n\r\n").unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
         answer

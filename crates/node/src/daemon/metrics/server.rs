@@ -2,14 +2,18 @@
 //!
 //! Input: HTTP requests. Output: text. tokio runs on this thread only; the core loop never waits for it.
 
+use super::access::{MetricsAccess, TokenFileError, admit};
+use super::bounded_listener::{BoundedListener, CONNECTIONS_MAX, ClientAddress, LIFETIME};
 use super::{MetricsBoard, NodeHealth, text};
 use crate::daemon::damage_log::{damage_text, write_refusal};
 use axum::Router;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
+use axum::middleware;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
@@ -22,23 +26,45 @@ pub struct MetricsServer {
 
 /// The error of a metrics server that could not start.
 #[derive(Debug, thiserror::Error)]
-#[error(
-    "{address}: cannot serve metrics here: {source}; choose another address with --metrics (port 0 picks one)"
-)]
-pub struct MetricsError {
-    address: SocketAddr,
-    source: std::io::Error,
+pub enum MetricsError {
+    /// The address cannot be listened on, or there can be no thread.
+    #[error(
+        "{address}: cannot serve metrics here: {source}; choose another address with --metrics (port 0 picks one)"
+    )]
+    System {
+        /// The address.
+        address: SocketAddr,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+    /// Other machines can reach the address, and no token is configured.
+    #[error(
+        "{address}: other machines can reach this address, and metrics would need no credentials: give a file with a \
+         token (--metrics-token), or serve metrics on 127.0.0.1"
+    )]
+    Unprotected {
+        /// The address.
+        address: SocketAddr,
+    },
+    /// The file of the token was refused.
+    #[error(transparent)]
+    Token(#[from] TokenFileError),
 }
 
 impl MetricsServer {
     /// Listens and starts the thread.
     ///
     /// # Errors
-    /// [`MetricsError`] when the address is in use.
-    pub fn start(address: SocketAddr, board: Arc<MetricsBoard>) -> Result<Self, MetricsError> {
-        let failed = |source| MetricsError { address, source };
-        if !address.ip().is_loopback() {
-            tracing::warn!(%address, "metrics are served beyond this machine, to any host that reaches the address");
+    /// [`MetricsError`] when the address is in use, or when other machines can reach it and there is no token.
+    pub fn start(
+        address: SocketAddr,
+        token: Option<&Path>,
+        board: Arc<MetricsBoard>,
+    ) -> Result<Self, MetricsError> {
+        let failed = |source| MetricsError::System { address, source };
+        let access = token.map(MetricsAccess::read).transpose()?;
+        if access.is_none() && !address.ip().is_loopback() {
+            return Err(MetricsError::Unprotected { address });
         }
         let listener = TcpListener::bind(address).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
@@ -47,7 +73,7 @@ impl MetricsServer {
         std::thread::Builder::new()
             .name("metrics".to_owned())
             .spawn(move || {
-                if let Err(error) = serve(listener, board, ended) {
+                if let Err(error) = serve(listener, board, access, ended) {
                     tracing::error!(%error, "metrics are no longer served");
                 }
             })
@@ -65,16 +91,22 @@ impl MetricsServer {
 fn serve(
     listener: TcpListener,
     board: Arc<MetricsBoard>,
+    access: Option<MetricsAccess>,
     ended: oneshot::Receiver<()>,
 ) -> std::io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
     runtime.block_on(async {
         let listener = tokio::net::TcpListener::from_std(listener)?;
-        let routes = Router::new()
+        let listener = BoundedListener::new(listener, CONNECTIONS_MAX, LIFETIME);
+        let mut routes = Router::new()
             .route("/metrics", get(metrics))
             .route("/healthz", get(health))
             .route("/trace", get(trace))
             .with_state(board);
+        if let Some(access) = access {
+            routes = routes.layer(middleware::from_fn_with_state(Arc::new(access), admit));
+        }
+        let routes = routes.into_make_service_with_connect_info::<ClientAddress>();
         tokio::select! {
             served = async { axum::serve(listener, routes).await } => served,
             _dropped = ended => Ok(()),
@@ -115,11 +147,19 @@ async fn trace(State(board): State<Arc<MetricsBoard>>) -> Response {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use base64::Engine as _;
+    use base64::prelude::BASE64_STANDARD;
     use std::io::{Read as _, Write as _};
+    use std::os::unix::fs::PermissionsExt as _;
 
     fn ask(address: SocketAddr, path: &str) -> String {
-        let mut stream = std::net::TcpStream::connect(address).unwrap();
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+        ask_with(address, path, "")
+    }
+
+    /// Sends a request with a header more, which ends with a line end.
+    fn ask_with(address: SocketAddr, path: &str, header: &str) -> String {
+        let mut stream = std::net::TcpStream::connect(("127.0.0.1", address.port())).unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\n{header}Connection: close\r\n\r\n").unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
         answer
@@ -128,7 +168,7 @@ mod tests {
     #[test]
     fn healthz_follows_the_board_and_metrics_are_text() {
         let board = Arc::new(MetricsBoard::default());
-        let server = MetricsServer::start("127.0.0.1:0".parse().unwrap(), Arc::clone(&board)).unwrap();
+        let server = MetricsServer::start("127.0.0.1:0".parse().unwrap(), None, Arc::clone(&board)).unwrap();
         let answer = ask(server.address(), "/healthz");
         assert!(answer.starts_with("HTTP/1.1 503") && answer.ends_with("recovering\n"), "{answer}");
         board.set_health(NodeHealth::Serving);
@@ -144,7 +184,7 @@ mod tests {
         use headwater_frontend::counters::FrontEndCounters;
         use headwater_ssd::engine::{DeviceStats, FailedOperation, FailedWrite};
         let board = Arc::new(MetricsBoard::default());
-        let server = MetricsServer::start("127.0.0.1:0".parse().unwrap(), Arc::clone(&board)).unwrap();
+        let server = MetricsServer::start("127.0.0.1:0".parse().unwrap(), None, Arc::clone(&board)).unwrap();
         board.set_health(NodeHealth::Serving);
         let mut stats = DeviceStats { damaged: 2, unreadable_pages: 1, ..DeviceStats::default() };
         assert!(board.publish(&stats, FrontEndCounters::default()));
@@ -172,7 +212,74 @@ mod tests {
     fn error_names_the_address_in_use() {
         let taken = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = taken.local_addr().unwrap();
-        let error = MetricsServer::start(address, Arc::default()).unwrap_err().to_string();
+        let error = MetricsServer::start(address, None, Arc::default()).unwrap_err().to_string();
         assert!(error.contains(&address.to_string()) && error.contains("--metrics"), "{error}");
+    }
+
+    const TOKEN: &str = "0123456789abcdef-the-token";
+
+    fn token_file(text: &str, mode: u32) -> tempfile::NamedTempFile {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(text.as_bytes()).unwrap();
+        std::fs::set_permissions(file.path(), std::fs::Permissions::from_mode(mode)).unwrap();
+        file
+    }
+
+    #[test]
+    fn address_that_other_machines_reach_is_served_with_a_token_only() {
+        let everywhere: SocketAddr = "0.0.0.0:0".parse().unwrap();
+        let error = MetricsServer::start(everywhere, None, Arc::default()).unwrap_err().to_string();
+        assert!(error.contains("0.0.0.0:0") && error.contains("--metrics-token"), "{error}");
+        let file = token_file(&format!("{TOKEN}\n"), 0o600);
+        let server = MetricsServer::start(everywhere, Some(file.path()), Arc::default()).unwrap();
+        let bearer = format!("Authorization: Bearer {TOKEN}\r\n");
+        for path in ["/metrics", "/healthz", "/trace", "/nothing"] {
+            let answer = ask(server.address(), path);
+            assert!(answer.starts_with("HTTP/1.1 401"), "{path} was served without a token: {answer}");
+            assert!(answer.contains("www-authenticate") && !answer.contains("headwater_keys"), "{answer}");
+            assert!(!ask_with(server.address(), path, &bearer).starts_with("HTTP/1.1 401"), "{path}");
+        }
+        assert!(ask_with(server.address(), "/metrics", &bearer).contains("headwater_free_blocks 0"));
+        let basic = format!("authorization: basic {}\r\n", BASE64_STANDARD.encode(format!("any:{TOKEN}")));
+        assert!(ask_with(server.address(), "/metrics", &basic).contains("headwater_free_blocks 0"));
+    }
+
+    #[test]
+    fn client_that_tries_tokens_is_told_to_wait_before_it_finds_one() {
+        let file = token_file(TOKEN, 0o400);
+        let loopback = "127.0.0.1:0".parse().unwrap();
+        let server = MetricsServer::start(loopback, Some(file.path()), Arc::default()).unwrap();
+        let with = |credentials: &str| {
+            ask_with(server.address(), "/metrics", &format!("Authorization: {credentials}\r\n"))
+        };
+        // What is no token is not counted.
+        for other in ["Bearer", "Digest x", "Basic ####", "Basic YWJj", "Bearer\u{e9} x"] {
+            assert!(with(other).starts_with("HTTP/1.1 401"), "{other}");
+        }
+        let (prefix, long) = (&TOKEN[..TOKEN.len() - 1], format!("{TOKEN}x"));
+        for number in 0..10 {
+            let wrong = if number % 2 == 0 { prefix } else { &long };
+            let answer = with(&format!("Bearer {wrong}"));
+            assert!(answer.starts_with("HTTP/1.1 401"), "{answer}");
+        }
+        let answer = with(&format!("Bearer {TOKEN}"));
+        assert!(answer.starts_with("HTTP/1.1 429") && answer.contains("wait 10 seconds"), "{answer}");
+    }
+
+    #[test]
+    fn weak_token_and_file_that_is_not_private_are_refused_by_name() {
+        for (text, mode, why) in [
+            (TOKEN, 0o644, "chmod 600"),
+            ("", 0o600, "openssl"),
+            ("0123456789abcde\n0123456789abcdef\n", 0o600, "at least 16"),
+            ("with a blank in it 0123456789\n", 0o600, "visible ASCII"),
+        ] {
+            let file = token_file(text, mode);
+            let loopback = "127.0.0.1:0".parse().unwrap();
+            let error = MetricsServer::start(loopback, Some(file.path()), Arc::default()).unwrap_err();
+            let error = error.to_string();
+            assert!(error.contains(why) && error.contains(&file.path().display().to_string()), "{error}");
+            assert!(text.is_empty() || !error.contains(text), "{error}");
+        }
     }
 }
