@@ -10,6 +10,8 @@ pub mod admin_command;
 pub mod admission;
 /// Fuzzes the decoding of datagrams of the attach socket.
 pub mod attach_message;
+/// Fuzzes both ends of the socket for backups.
+pub mod backup_message;
 /// Fuzzes the decoding of submission queue entries.
 pub mod command_decode;
 /// Fuzzes the decoding of commit records.

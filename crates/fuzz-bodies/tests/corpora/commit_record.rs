@@ -29,6 +29,7 @@ fn seeds_of_commit_records_are_what_the_encoder_writes() {
         namespaces: 6,
         root: CheckpointRoot::default(),
         epoch_ends: Vec::new(),
+        health: None,
     };
     let stream = |first, pages| StreamExtent { first, pages, crc: 0xC0DE };
     let root = CheckpointRoot {

@@ -4,6 +4,7 @@
 mod admin_command;
 mod admission;
 mod attach_message;
+mod backup_message;
 mod command_decode;
 mod commit_record;
 mod config;
