@@ -7,6 +7,7 @@ mod device;
 mod idle;
 mod index;
 mod io;
+mod memory;
 mod pool;
 mod recovery;
 mod resp;
@@ -39,6 +40,7 @@ pub(crate) const TABLE: &[LabExperiment] = &[
     source::EXPERIMENT,
     yields::EXPERIMENT,
     bounds::EXPERIMENT,
+    memory::EXPERIMENT,
 ];
 
 #[cfg(test)]

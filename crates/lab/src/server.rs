@@ -60,6 +60,15 @@ pub(crate) struct RespServer {
 impl RespServer {
     /// Starts a Headwater node on an empty data directory.
     pub(crate) fn ours(context: &RunContext, mode: RespDurability) -> Result<Self, LabError> {
+        Self::ours_with(context, mode, &[])
+    }
+
+    /// Starts a Headwater node with more options on an empty data directory.
+    pub(crate) fn ours_with(
+        context: &RunContext,
+        mode: RespDurability,
+        options: &[&str],
+    ) -> Result<Self, LabError> {
         let program = context.binary()?;
         let folder = folder_for(context, &format!("headwater-{}", mode.ours().replace('=', "-")))?;
         let ready = folder.join("ready.json");
@@ -68,6 +77,7 @@ impl RespServer {
             .arg("serve")
             .args(["--resp", "127.0.0.1:0", "--metrics", "127.0.0.1:0"])
             .args(["--durability", mode.ours()])
+            .args(options)
             .arg("--data")
             .arg(folder.join("data"))
             .arg("--ready-file")
@@ -108,6 +118,11 @@ impl RespServer {
         self.child.id()
     }
 
+    /// Returns its resident set, in bytes; `None` if it has ended.
+    pub(crate) fn resident_bytes(&self) -> Option<u64> {
+        resident_bytes(self.child.id())
+    }
+
     /// Returns the account of the CPU time that it uses.
     pub(crate) fn account(&self) -> CpuAccount {
         CpuAccount::Process(self.child.id())
@@ -118,6 +133,13 @@ impl Drop for RespServer {
     fn drop(&mut self) {
         stop(&mut self.child);
     }
+}
+
+/// Returns the resident set of a process, in bytes.
+fn resident_bytes(pid: u32) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    line.split_whitespace().next()?.parse::<u64>().ok().map(|kib| kib * 1_024)
 }
 
 /// Returns the name and version of the installed redis-server, or the reason why there is none.
@@ -234,6 +256,14 @@ pub(crate) fn resp_address(ready: &Path) -> Option<SocketAddr> {
 mod tests {
     use super::*;
     use crate::experiment::RunOptions;
+
+    #[test]
+    fn resident_set_of_this_process_grows_with_what_it_touches() {
+        let before = resident_bytes(std::process::id()).unwrap();
+        let block = vec![7_u8; 64 << 20];
+        let after = resident_bytes(std::process::id()).unwrap();
+        assert!(after >= before + (32 << 20), "{before} {after} {}", block[block.len() - 1]);
+    }
 
     #[test]
     fn incomplete_ready_file_is_ignored() {

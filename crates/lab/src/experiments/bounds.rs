@@ -43,7 +43,7 @@ fn run(context: &RunContext) -> Result<ExperimentFindings, LabError> {
     let mut good = connect(node.address()).map_err(failed)?;
     store(&mut good).map_err(failed)?;
     get(&mut good, "large").map_err(failed)?;
-    let idle = resident_bytes(node.pid()).ok_or_else(|| failed(io::Error::other("no resident set")))?;
+    let idle = node.resident_bytes().ok_or_else(|| failed(io::Error::other("no resident set")))?;
     let mut readers = Vec::new();
     let requests = "*2\r\n$3\r\nGET\r\n$5\r\nlarge\r\n".repeat(GETS_EACH);
     for _ in 0..READERS {
@@ -61,7 +61,7 @@ fn run(context: &RunContext) -> Result<ExperimentFindings, LabError> {
         get(&mut good, "small").map_err(failed)?;
         slowest = slowest.max(context.clock().now().since(before));
         served += 1;
-        most = most.max(resident_bytes(node.pid()).unwrap_or(u64::MAX));
+        most = most.max(node.resident_bytes().unwrap_or(u64::MAX));
         Clock::sleep(SAMPLE_INTERVAL);
     }
     let before = context.clock().now();
@@ -116,24 +116,4 @@ fn get(client: &mut BufReader<TcpStream>, key: &str) -> io::Result<()> {
     let bytes = bytes.ok_or_else(|| io::Error::other(format!("reply to GET: {line:?}")))?;
     let copied = io::copy(&mut client.take(bytes + 2), &mut io::sink())?;
     if copied == bytes + 2 { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
-}
-
-/// Returns the resident set of a process, in bytes.
-fn resident_bytes(pid: u32) -> Option<u64> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
-    line.split_whitespace().next()?.parse::<u64>().ok().map(|kib| kib * 1_024)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn resident_set_of_this_process_grows_with_what_it_touches() {
-        let before = resident_bytes(std::process::id()).unwrap();
-        let block = vec![7_u8; 64 << 20];
-        let after = resident_bytes(std::process::id()).unwrap();
-        assert!(after >= before + (32 << 20), "{before} {after} {}", block[block.len() - 1]);
-    }
 }

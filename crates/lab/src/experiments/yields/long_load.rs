@@ -18,6 +18,8 @@ const LCS_BYTES: u64 = 8_000;
 const LARGE_BYTES: usize = 15_000_000;
 /// Keys that KEYS and FLUSHDB find.
 const CROWD_KEYS: usize = 200_000;
+/// Clients that CLIENT LIST lists.
+const CROWD_CLIENTS: usize = 9_900;
 /// Commands of one long pipeline.
 const PIPELINE: usize = 20_000;
 
@@ -60,6 +62,12 @@ pub(super) const LONG_LOADS: &[LongLoad] = &[
         batch: || (encode(&[b"APPEND", b"large", b"0123456789"]).repeat(50), 50),
     },
     LongLoad { name: "get", summary: "GET of a value of 15 MB", batch: || (encode(&[b"GET", b"large"]), 1) },
+    LongLoad { name: "set", summary: "SET of a value of 15 MB", batch: store_large },
+    LongLoad {
+        name: "client_list",
+        summary: "CLIENT LIST of 9,900 clients",
+        batch: || (encode(&[b"CLIENT", b"LIST"]), 1),
+    },
     LongLoad { name: "flushdb", summary: "200,000 SET, then FLUSHDB", batch: flush },
 ];
 
@@ -80,6 +88,27 @@ pub(super) fn prepare(address: SocketAddr) -> io::Result<()> {
 
 fn store_crowd(number: usize) -> Vec<u8> {
     encode(&[b"SET", format!("crowd:{number:0>8}").as_bytes(), b"v"])
+}
+
+fn store_large() -> (Vec<u8>, usize) {
+    (encode(&[b"SET", b"stored", &vec![b'w'; LARGE_BYTES]]), 1)
+}
+
+/// Opens the connections that CLIENT LIST lists, as many as this process may have.
+pub(super) fn connect_crowd(address: SocketAddr) -> io::Result<Vec<RespPeer>> {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let raised = rustix::process::Rlimit { current: limit.maximum, maximum: limit.maximum };
+    // Without it there are fewer connections, which the report says.
+    let _ = rustix::process::setrlimit(rustix::process::Resource::Nofile, raised);
+    let mut crowd = Vec::with_capacity(CROWD_CLIENTS);
+    for _ in 0..CROWD_CLIENTS {
+        match RespPeer::connect(address) {
+            Ok(peer) => crowd.push(peer),
+            Err(error) if crowd.is_empty() => return Err(error),
+            Err(_) => break,
+        }
+    }
+    Ok(crowd)
 }
 
 /// Fills another database and empties it.
