@@ -186,7 +186,7 @@ def command(boot, folder, system, qemu, dialogue):
             "console=ttyS0 mitigations=off no_timer_check tsc=reliable audit=0 random.trust_cpu=1 "
             + " ".join(boot.every("kernel")) + ("" if boot.every("reboots") else " panic=-1")]
     line += [] if boot.every("reboots") else ["-no-reboot"]
-    line += ["-device", "intel-iommu,intremap=on,caching-mode=on"] if boot.every("iommu") else []
+    line += ["-device", boot.one("iommu", "") or "intel-iommu,intremap=on,caching-mode=on"] if boot.every("iommu") else []
     for path in boot.every("vfio-user"):
         device = {"driver": "vfio-user-pci", "bus": "pcie.0", "socket": {"type": "unix", "path": f"{folder}/{path}"}}
         line += ["-device", json.dumps(device)]
