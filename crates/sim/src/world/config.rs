@@ -218,8 +218,9 @@ impl WorldConfig {
         if seed & LYING_SEEDS != 0 {
             config.honesty = MediumHonesty::Lying;
         }
-        if config.honesty == MediumHonesty::Lying {
-            // A record on a damaged page is known by its hash alone: no two keys may share one.
+        if config.honesty != MediumHonesty::Honest {
+            // A record on a page that is damaged or cannot be read is known by its hash alone: a write of a key replaces it.
+            // No two keys may share a hash.
             config.device.hash_bits = DeviceConfig::default().hash_bits;
         }
         config

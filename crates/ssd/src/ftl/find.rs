@@ -336,7 +336,9 @@ impl<M: Media> Ftl<M> {
     }
 
     /// Returns the record of a key that a write replaces: the first one whose key matches, or cannot be read. It has no
-    /// header if it cannot be read, or may be superseded by one that the medium lost.
+    /// header if it cannot be read, or may be superseded by one that the medium lost. Such a record is known by its hash
+    /// alone: if two of ten million keys of a namespace share their 60 bits (probability 4 in 100,000) and the record of one
+    /// cannot be read, a write of the other replaces it.
     pub(crate) fn find_replaced(
         &self,
         hash: KeyHash,
