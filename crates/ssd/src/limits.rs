@@ -57,5 +57,8 @@ const _: () = assert!(VALUE_BYTES_MAX <= TRANSFER_BYTES_MAX as usize);
 const _: () = assert!(BATCH_BYTES_MAX >= VALUE_BYTES_MAX + KEY_BYTES_MAX);
 const _: () = assert!(TRANSFER_BYTES_MAX as usize <= VALUE_BYTES_MAX);
 
+/// Bytes of values and blocks that a command copies before other commands run: well below a millisecond.
+pub const COPY_PART_BYTES: usize = 512 << 10;
+
 /// Bytes of a record, header included, up to which it is short: the device knows of each namespace if all are.
 pub const SHORT_RECORD_BYTES: usize = 512;

@@ -332,8 +332,6 @@ impl<M: Media> SsdDevice<M> {
                     self.ftl.request_page(*page, ReadWaiter::Operation(at));
                 }
             }
-            // An operation in the room queue is run again every turn anyway.
-            StallReason::Turn if self.schedule.waiting_for_room.contains(&at) => {}
             // One is copied whole before the next one begins, so that only one holds a part.
             StallReason::Turn if operation.has_begun_copy() => self.schedule.in_parts.push_front(at),
             StallReason::Turn => self.schedule.in_parts.push_back(at),

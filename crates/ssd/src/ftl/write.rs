@@ -181,8 +181,8 @@ impl<M: Media> Ftl<M> {
         header.sequence
     }
 
-    /// Removes every key and block of a namespace by one record; their entries leave the index in later turns. Returns its sequence and the number removed. `batch`
-    /// holds batch flags as in [`NewRecord`].
+    /// Removes every key and block of a namespace by one record; their entries leave the index in later turns. Returns its
+    /// sequence and the number removed. `batch` holds batch flags as in [`NewRecord`].
     pub(crate) fn clear(&mut self, namespace: NamespaceId, batch: u8) -> (Sequence, u64) {
         let sequence = self.flash.log().sequence_next();
         let header = RecordHeader {

@@ -63,6 +63,14 @@ impl From<Option<HealthCounters>> for HealthLayout {
 impl HealthLayout {
     /// Returns the counters, if there are any of this version.
     pub(super) fn counters(&self) -> Option<HealthCounters> {
+        let counters = HealthCounters::from_fields(self.counters.map(U64::get));
+        (self.version.get() == HEALTH_VERSION).then_some(counters)
+    }
+}
+
+impl HealthCounters {
+    /// Makes counters from those in the order of the layout.
+    fn from_fields(fields: [u64; 8]) -> Self {
         let [
             reads,
             bytes_read,
@@ -72,8 +80,8 @@ impl HealthLayout {
             power_cycles,
             unsafe_shutdowns,
             power_on_seconds,
-        ] = self.counters.map(U64::get);
-        (self.version.get() == HEALTH_VERSION).then_some(HealthCounters {
+        ] = fields;
+        Self {
             reads,
             bytes_read,
             writes,
@@ -82,11 +90,9 @@ impl HealthLayout {
             power_cycles,
             unsafe_shutdowns,
             power_on_seconds,
-        })
+        }
     }
-}
 
-impl HealthCounters {
     /// Returns the counters in the order of the layout.
     fn fields(self) -> [u64; 8] {
         [
@@ -107,15 +113,7 @@ impl Add for HealthCounters {
     type Output = Self;
 
     fn add(self, more: Self) -> Self {
-        Self {
-            reads: self.reads.saturating_add(more.reads),
-            bytes_read: self.bytes_read.saturating_add(more.bytes_read),
-            writes: self.writes.saturating_add(more.writes),
-            bytes_written: self.bytes_written.saturating_add(more.bytes_written),
-            media_errors: self.media_errors.saturating_add(more.media_errors),
-            power_cycles: self.power_cycles.saturating_add(more.power_cycles),
-            unsafe_shutdowns: self.unsafe_shutdowns.saturating_add(more.unsafe_shutdowns),
-            power_on_seconds: self.power_on_seconds.saturating_add(more.power_on_seconds),
-        }
+        let (fields, more) = (self.fields(), more.fields());
+        Self::from_fields(std::array::from_fn(|at| fields[at].saturating_add(more[at])))
     }
 }

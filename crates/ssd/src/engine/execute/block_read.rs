@@ -1,14 +1,16 @@
 //! Commands that read blocks: Read, Verify, Compare, and the first half of Copy.
 //!
 //! Input: ranges of blocks. Output: their bytes, or the status of their comparison or verification. Blocks are read as
-//! their pages arrive, in parts between which other operations run, and no block is read twice. Invariant: a block without a record reads as zeroes, and the bytes
-//! of a block with a wrong checksum are never returned.
+//! their pages arrive, in parts between which other operations run, and no block is read twice: a transfer has many
+//! megabytes, and a verification may cover all blocks of a namespace. Invariant: a block without a record reads as zeroes,
+//! and the bytes of a block with a wrong checksum are never returned.
 
 use super::block_namespace::{BlockNamespace, BlockRecord};
 use super::{ExecutionOutcome, ReleaseGate, batch_sequence, staged_value};
 use crate::command::{Lba, LbaRange, Sequence, SsdCommand, SsdCompletion, ValueSink, ValueSource};
 use crate::engine::operation::{BlockProgress, DeviceOperation, OperationWork};
 use crate::ftl::{Ftl, SinkRange, StallReason};
+use crate::limits::COPY_PART_BYTES;
 use crate::media::Media;
 use crate::namespace::BlockFormat;
 use headwater_host::width::{narrow, to_usize};
@@ -16,10 +18,6 @@ use headwater_nvme::spec::status::Status;
 
 const BLOCK_BYTES_MAX: usize = BlockFormat::B4096.bytes();
 static ZEROES: [u8; BLOCK_BYTES_MAX] = [0; BLOCK_BYTES_MAX];
-
-/// Bytes of blocks that are read before other operations run, well below a millisecond: a transfer has many megabytes, and
-/// a verification may cover all blocks of a namespace.
-const PART_BYTES: u64 = 512 << 10;
 
 /// The purpose for which blocks are read.
 enum ReadPurpose<'a> {
@@ -103,7 +101,7 @@ fn walk_blocks<M: Media>(
     walk: &mut BlockProgress,
     purpose: &mut ReadPurpose<'_>,
 ) -> Result<Status, StallReason> {
-    let blocks_in_part = PART_BYTES >> extent.format.shift();
+    let blocks_in_part = COPY_PART_BYTES as u64 >> extent.format.shift();
     let mut before = 0;
     for (number, range) in ranges.iter().enumerate() {
         let blocks = u64::from(range.blocks);

@@ -7,18 +7,16 @@
 
 use crate::engine::operation::StoreProgress;
 use crate::ftl::{Ftl, NewRecord, StallReason};
+use crate::limits::COPY_PART_BYTES;
 use crate::log::RecordSource;
 use crate::log::flash_log::AppendSize;
 use crate::log::record_draft::RecordDraft;
 use crate::media::{Media, PAGE_DATA_BYTES};
 use crate::mutant::{Mutant, mutant};
 
-/// Bytes of one part: well below a millisecond. A longer value is built in parts.
-const PART_BYTES: usize = 512 << 10;
-
 /// Returns true if the record of a value of this length is built in parts.
 pub(super) const fn is_built_in_parts(value_bytes: usize) -> bool {
-    value_bytes > PART_BYTES
+    value_bytes > COPY_PART_BYTES
 }
 
 /// Returns the bytes that a record of `bytes` may take in the log: one that is built in parts begins on a page of its own.
@@ -72,13 +70,13 @@ fn build_part<M: Media>(
     record: &NewRecord<'_>,
     draft: &mut RecordDraft,
 ) -> Result<(), StallReason> {
-    ftl.check_draft_room(record.key.len() + PART_BYTES)?;
+    ftl.check_draft_room(record.key.len() + COPY_PART_BYTES)?;
     if draft.payload_bytes() == 0 {
         ftl.extend_draft(draft, RecordSource::Bytes(record.key));
     }
     let value = value_of(record);
     let offset = draft.payload_bytes() - record.key.len();
-    let len = PART_BYTES.min(value.len() - offset);
+    let len = COPY_PART_BYTES.min(value.len() - offset);
     if offset > 0 && mutant(Mutant::LaterPartsNotStored) {
         ftl.extend_draft(draft, RecordSource::Bytes(&vec![0; len]));
         return Ok(());

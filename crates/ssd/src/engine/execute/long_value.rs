@@ -1,20 +1,18 @@
 //! Reads a long value in parts, so that a copy of many megabytes keeps no other operation waiting.
 //!
-//! Input: a record, and the progress of the operation that reads it. Output: the bytes, in a vector or in client memory, once all parts are copied; before,
-//! a stall until the operation's next turn. Invariant: the operation holds its key between the parts, so that the record
-//! may move but not change; a failed part leaves the bytes of the parts before it.
+//! Input: a record, and the progress of the operation that reads it. Output: the bytes, in a vector or in client memory,
+//! once all parts are copied; before, a stall until the operation's next turn. Invariant: the operation holds its key
+//! between the parts, so that the record may move but not change; a failed part leaves the bytes of the parts before it.
 
 use crate::command::ValueSink;
 use crate::engine::operation::ValueProgress;
 use crate::ftl::{Ftl, RecordPieces, StallReason};
 use crate::index::IndexEntry;
+use crate::limits::COPY_PART_BYTES;
 use crate::log::record::{HEADER_BYTES, RecordHeader};
 use crate::media::Media;
 use crate::mutant::{Mutant, mutant};
 use headwater_host::copy::{copy_crc32c, crc32c};
-
-/// Bytes of one part: well below a millisecond.
-const PART_BYTES: usize = 512 << 10;
 
 /// Returns true if a value is read in parts: it is long, and its bytes are all that its sink has.
 pub(super) fn is_read_in_parts(
@@ -26,7 +24,7 @@ pub(super) fn is_read_in_parts(
         ValueSink::Bytes(bytes) => bytes.is_empty() || progress.is_some(),
         ValueSink::Client(_) => true,
     };
-    header.value_bytes as usize > PART_BYTES && takes_it_alone
+    header.value_bytes as usize > COPY_PART_BYTES && takes_it_alone
 }
 
 /// Copies a piece of a value to offset `at` of its sink, and returns the checksum that continues `crc` over it.
@@ -78,7 +76,7 @@ pub(super) fn read_part<M: Media>(
         ValueSink::Client(segments) => wanted = wanted.min(segments.bytes()),
     }
     let (mut at, mut crc) = (before.bytes_done, before.crc);
-    let end = value_bytes.min(at + PART_BYTES);
+    let end = value_bytes.min(at + COPY_PART_BYTES);
     for piece in RecordPieces::new(ftl, entry.address, key_end + at, end - at) {
         let Ok(piece) = piece else {
             truncate(sink, before.bytes_done.min(wanted));
