@@ -15,6 +15,9 @@ use std::ops::Range;
 /// Usual lengths of values that are longer than a block.
 pub const CHAINED_BYTES: Range<usize> = 280_000..320_000;
 
+/// Usual maximum of the writes of one batch.
+pub const BATCH_WRITES: usize = 6;
+
 /// The mixture of commands, keys and values.
 #[derive(Clone, Debug)]
 pub struct WorkloadConfig {
@@ -38,6 +41,8 @@ pub struct WorkloadConfig {
     pub conditions: FeatureUse,
     /// The use of checks in batches.
     pub checks: FeatureUse,
+    /// Most writes of one batch.
+    pub batch_writes_max: usize,
 }
 
 /// The lengths of values.
@@ -232,7 +237,7 @@ impl CommandStream {
 
     fn batch(&mut self, namespace: NamespaceId, wall: UnixMillis, known: KnownSequence<'_>) -> SsdCommand {
         let mut numbers = Vec::new();
-        let length = self.rng.usize(2..=6);
+        let length = self.rng.usize(2..=self.config.batch_writes_max.max(2));
         while numbers.len() < length.min(self.config.keys as usize) {
             let (number, _) = self.any_key();
             if !numbers.contains(&number) {
@@ -350,6 +355,7 @@ mod tests {
             expiry: FeatureUse::Some,
             conditions: FeatureUse::Some,
             checks: FeatureUse::Never,
+            batch_writes_max: BATCH_WRITES,
         }
     }
 

@@ -11,6 +11,7 @@ mod config;
 mod excuses;
 mod idle;
 mod long_config;
+mod part_config;
 mod recovery_check;
 mod report;
 mod reuse_config;
@@ -18,7 +19,7 @@ mod swarm_config;
 
 pub use config::{
     BLOCK_SEEDS, BlockNamespaceConfig, BootLength, CHECK_SEEDS, FILE_SEEDS, LONG_SEEDS, LYING_SEEDS,
-    MediumHonesty, REUSE_SEEDS, SWARM_SEEDS, WorldConfig, WorldSwitches,
+    MediumHonesty, PART_SEEDS, REUSE_SEEDS, SWARM_SEEDS, WorldConfig, WorldSwitches,
 };
 pub use report::{FailureCause, RunFailure, RunReport};
 

@@ -65,6 +65,9 @@ pub struct DeviceConfig {
     pub hash_seed: u64,
     /// Bits of the key hash in use: 60, fewer only in tests that provoke collisions.
     pub hash_bits: u32,
+    /// Writes of a batch that one turn carries out: [`BATCH_PART_WRITES`](crate::limits::BATCH_PART_WRITES), fewer only in
+    /// tests that provoke batches of many turns.
+    pub batch_part_writes: usize,
     /// The loss that an opening may accept, by the digest of its report; without it an opening that cannot read a page
     /// which it needs is refused.
     pub accept_loss: Option<LossDigest>,
@@ -79,6 +82,7 @@ impl Default for DeviceConfig {
             pool: None,
             hash_seed: 0x6865_6164,
             hash_bits: crate::limits::HASH_BITS,
+            batch_part_writes: crate::limits::BATCH_PART_WRITES,
             accept_loss: None,
         }
     }

@@ -7,9 +7,12 @@
 mod abort;
 mod accessors;
 pub mod administration;
+mod batch_plan;
 mod checkpoint;
 mod execute;
+mod held_spans;
 pub mod inspection;
+mod key_span;
 mod open;
 mod operation;
 pub(crate) mod progress;
@@ -24,7 +27,8 @@ mod validate;
 use crate::command::{FrontEndId, NamespaceId, Sequence, SsdCommand, SsdCompletion, SubmitError};
 use crate::engine::checkpoint::Checkpointer;
 use crate::engine::execute::{ExecutionOutcome, ReleaseGate};
-use crate::engine::operation::{DeviceOperation, KeySpan, OperationSlab, OperationWork};
+use crate::engine::key_span::KeySpan;
+use crate::engine::operation::{DeviceOperation, OperationSlab, OperationWork};
 use crate::engine::trace::StageTracer;
 use crate::ftl::{Ftl, PumpOutcome, StallReason};
 use crate::limits::{KEY_BYTES_MAX, NAMESPACES, OPERATIONS_MAX, UNTAKEN_BYTES_MAX, VALUE_BYTES_MAX};
@@ -110,7 +114,7 @@ impl<M: Media> SsdDevice<M> {
         let mut operation =
             DeviceOperation::new(front_end, token, namespace, OperationWork::Command(command), self.now);
         operation.format = self.ftl.namespace_table().format(namespace);
-        operation.compute_spans(self.ftl.hasher());
+        operation.compute_spans(self.ftl.hasher()).map_err(SubmitError::Refused)?;
         let at = self.operations.insert(operation);
         if throttled {
             self.admit(at, namespace);
@@ -163,7 +167,8 @@ impl<M: Media> SsdDevice<M> {
         moved |= self.run_waiting();
         moved |= self.start_throttled();
         moved |= self.run_incoming();
-        if self.ftl.lack_of_space().is_none() {
+        let is_reserved = self.ftl.is_log_reserved() && !mutant(Mutant::CollectedDuringBatch);
+        if self.ftl.lack_of_space().is_none() && !is_reserved {
             moved |= self.submit_expiries();
             moved |= self.collect();
             moved |= self.checkpointer.advance(&mut self.ftl, now);
@@ -171,7 +176,7 @@ impl<M: Media> SsdDevice<M> {
         moved |= self.commit_due_interval();
         moved |= self.pump();
         moved |= self.release_durable();
-        moved |= self.run_actions();
+        moved |= !is_reserved && self.run_actions();
         moved | self.fail_if_stuck(moved)
     }
 
@@ -366,6 +371,7 @@ impl<M: Media> SsdDevice<M> {
             Err(
                 StallReason::Room { .. }
                 | StallReason::Turn
+                | StallReason::LogReserved
                 | StallReason::NotDurable(_)
                 | StallReason::Unreadable(_)
                 | StallReason::InDoubt,

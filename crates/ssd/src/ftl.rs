@@ -9,6 +9,7 @@ mod catalog;
 mod checkpoint_space;
 mod clear_walks;
 mod commit;
+mod counters;
 pub(crate) mod doubt;
 mod erase;
 mod find;
@@ -16,6 +17,7 @@ mod found_record;
 mod garbage_collector;
 mod health;
 pub(crate) mod held_values;
+mod log_reservation;
 mod namespace_state;
 pub(crate) mod namespace_table;
 mod prefetch;
@@ -64,6 +66,7 @@ use headwater_host::clock::{Nanos, UnixMillis};
 use headwater_host::width::narrow;
 use headwater_nvme::spec::status::Status;
 use held_values::HeldValues;
+use log_reservation::LogReservation;
 use namespace_state::NamespaceState;
 use namespace_table::{NamespaceDefinition, NamespaceTable};
 use removal_marks::RemovalMarks;
@@ -86,6 +89,8 @@ pub(crate) enum StallReason {
     NotDurable(Sequence),
     /// Other operations get their turn first: a part of a long copy is done, or none yet.
     Turn,
+    /// The operation that the log is reserved for must end first.
+    LogReserved,
     /// This page is needed, and the read for this call failed. A later call asks the medium again.
     Unreadable(PageAddress),
     /// A record that the medium lost may supersede the one that is found. Only a write of the key ends this.
@@ -112,6 +117,7 @@ pub(crate) struct Ftl<M> {
     removals: RemovalMarks,
     snapshot: SnapshotState,
     held_values: HeldValues,
+    reservation: LogReservation,
     stats: DeviceStats,
     health: HealthState,
     /// The number of erases when a write found no room that could be freed: until the next erase nothing changed.
@@ -146,6 +152,7 @@ impl<M: Media> Ftl<M> {
             removals: RemovalMarks::default(),
             snapshot: SnapshotState::default(),
             held_values: HeldValues::default(),
+            reservation: LogReservation::new(config.batch_part_writes),
             stats: DeviceStats::default(),
             health: HealthState::default(),
             stuck_at_erases: None,
@@ -442,26 +449,6 @@ impl<M: Media> Ftl<M> {
         }
         self.flash.return_buffer(completions);
         outcome
-    }
-
-    /// Counts records whose checksum does not match.
-    pub(crate) fn count_damaged(&mut self, records: u64) {
-        self.stats.damaged += records;
-    }
-
-    /// Counts a key that expired.
-    pub(crate) fn count_expired(&mut self) {
-        self.stats.expired += 1;
-    }
-
-    /// Returns the bytes of records that clients wrote since the start.
-    pub(crate) fn client_bytes(&self) -> u64 {
-        self.stats.client_bytes
-    }
-
-    /// Returns the records whose checksum did not match.
-    pub(crate) fn damaged(&self) -> u64 {
-        self.stats.damaged
     }
 
     /// Returns the counters of the FTL; those of the stages above are zero.

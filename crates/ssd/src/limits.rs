@@ -22,6 +22,8 @@ pub const THROTTLED_MAX: usize = 256;
 pub const UNTAKEN_BYTES_MAX: usize = 64 << 20;
 /// Writes in one all-or-nothing batch.
 pub const BATCH_WRITES_MAX: usize = 65_536;
+/// Writes of a batch that one turn carries out, about 1 us each.
+pub const BATCH_PART_WRITES: usize = 512;
 /// Bytes of one all-or-nothing batch, headers included.
 pub const BATCH_BYTES_MAX: usize = 32 << 20;
 /// Blocks that one removal (write zeroes, deallocate) takes all or nothing; a larger one is split into parts of this

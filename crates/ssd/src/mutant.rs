@@ -73,6 +73,14 @@ mutants! {
     AbsentDeleteSkipped,
     /// A deallocation leaves out an absent block although the absence is not durable.
     AbsentBlockSkipped,
+    /// A commit seals the log between two parts of a batch.
+    CommitSplitsBatch,
+    /// The collector, expiries and checkpoints go on between two parts of a batch.
+    CollectedDuringBatch,
+    /// Writes run between two parts of a batch.
+    WritesDuringBatch,
+    /// A batch replaces records where its plan found them, although the collector moved them since.
+    PlanNotRenewed,
     /// Of a long value that is stored in parts, only the first part is stored.
     LaterPartsNotStored,
     /// Commands of a namespace run while entries that a clear removed are in the index.

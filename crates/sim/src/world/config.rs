@@ -1,15 +1,16 @@
 //! The configuration of a simulated world, drawn from its seed.
 //!
 //! Input: a seed. Output: a [`WorldConfig`]. From [`SWARM_SEEDS`] on it is one of the swarm's ([`super::swarm_config`]);
-//! [`FILE_SEEDS`] and [`LYING_SEEDS`] change its medium, [`REUSE_SEEDS`] and [`LONG_SEEDS`] its size and the work in it.
+//! [`FILE_SEEDS`] and [`LYING_SEEDS`] change its medium, [`REUSE_SEEDS`], [`LONG_SEEDS`] and [`PART_SEEDS`] its
+//! size and the work in it.
 //! Invariant: `headwater sim replay --seed S` builds the same world as the test run of seed S.
 
-use super::{long_config, reuse_config, swarm_config};
+use super::{long_config, part_config, reuse_config, swarm_config};
 use crate::faults::FaultPlan;
 use crate::flash::PageAddressing;
 use crate::media::{MediaBacking, SimMediaConfig};
 use crate::presets::{FILE, TimingPreset};
-use crate::workload::{CHAINED_BYTES, CommandShares, FeatureUse, ValueLengths, WorkloadConfig};
+use crate::workload::{BATCH_WRITES, CHAINED_BYTES, CommandShares, FeatureUse, ValueLengths, WorkloadConfig};
 use headwater_host::clock::Nanos;
 use headwater_ssd::command::NamespaceId;
 use headwater_ssd::engine::{DeviceConfig, Durability, VictimPolicy};
@@ -187,9 +188,12 @@ pub const LONG_SEEDS: u64 = 1 << 58;
 /// Added to a seed: batches of the world check keys that they do not write.
 pub const CHECK_SEEDS: u64 = 1 << 57;
 
+/// Added to a seed: batches of the world have many writes, of which a turn carries out few.
+pub const PART_SEEDS: u64 = 1 << 56;
+
 /// Returns the seed without the parts that change the medium, so that the worlds differ in nothing else.
 pub(super) const fn drawn_seed(seed: u64) -> u64 {
-    seed & !(LYING_SEEDS | FILE_SEEDS | REUSE_SEEDS | LONG_SEEDS | CHECK_SEEDS)
+    seed & !(LYING_SEEDS | FILE_SEEDS | REUSE_SEEDS | LONG_SEEDS | CHECK_SEEDS | PART_SEEDS)
 }
 
 /// Presets that short runs draw from: with and without a volatile cache, fast and slow.
@@ -206,6 +210,9 @@ impl WorldConfig {
         }
         if seed & LONG_SEEDS != 0 {
             long_config::change(&mut config, drawn);
+        }
+        if seed & PART_SEEDS != 0 {
+            part_config::change(&mut config, drawn);
         }
         if seed & CHECK_SEEDS != 0 {
             config.workload.checks = FeatureUse::Some;
@@ -257,6 +264,7 @@ impl WorldConfig {
             expiry: FeatureUse::Some,
             conditions: FeatureUse::Some,
             checks: FeatureUse::Never,
+            batch_writes_max: BATCH_WRITES,
         };
         if rng.u8(0..4) == 0 {
             // The device must distinguish keys that share a hash.

@@ -9,7 +9,7 @@ use super::config::{
 use crate::flash::PageAddressing;
 use crate::media::{MediaBacking, SimMediaConfig};
 use crate::presets::{FILE, PRESETS, TimingPreset};
-use crate::workload::{CHAINED_BYTES, CommandShares, FeatureUse, ValueLengths, WorkloadConfig};
+use crate::workload::{BATCH_WRITES, CHAINED_BYTES, CommandShares, FeatureUse, ValueLengths, WorkloadConfig};
 use headwater_host::clock::Nanos;
 use headwater_ssd::engine::{DeviceConfig, Durability, VictimPolicy};
 use headwater_ssd::namespace::BlockFormat;
@@ -153,6 +153,7 @@ fn workload(rng: &mut fastrand::Rng, size: WorldSize) -> WorkloadConfig {
         expiry: feature(rng),
         conditions: feature(rng),
         checks: FeatureUse::Never,
+        batch_writes_max: BATCH_WRITES,
     }
 }
 

@@ -7,8 +7,12 @@ use headwater_sim::faults::{DamagePlan, FaultPlan, PowerCut, RestingFault};
 use headwater_sim::flash::PageAddressing;
 use headwater_sim::media::{SimMedia, SimMediaConfig};
 use headwater_sim::presets::{FEMU, FILE, TimingPreset};
-use headwater_sim::workload::{CHAINED_BYTES, CommandShares, FeatureUse, ValueLengths, WorkloadConfig};
-use headwater_sim::world::{BootLength, MediumHonesty, SimWorld, WorldConfig, WorldSwitches};
+use headwater_sim::workload::{
+    BATCH_WRITES, CHAINED_BYTES, CommandShares, FeatureUse, ValueLengths, WorkloadConfig,
+};
+use headwater_sim::world::{
+    BootLength, MediumHonesty, PART_SEEDS, REUSE_SEEDS, SimWorld, WorldConfig, WorldSwitches,
+};
 use headwater_ssd::engine::{DeviceConfig, SsdDevice};
 use headwater_ssd::mutant::Mutant;
 
@@ -27,6 +31,7 @@ pub(crate) fn world(mutant: Mutant, number: u64) -> Option<SimWorld<'static, Ssd
         Mutant::PageNotProven | Mutant::OlderLifeAccepted => older_record_in_the_place_of_a_newer_one(),
         Mutant::OldBlocksNotDoubted => index_and_page_lost(),
         Mutant::SpareChecksumIgnored => flipped_spare(),
+        Mutant::CommitSplitsBatch | Mutant::CollectedDuringBatch => batches_in_parts(number),
         Mutant::CheckpointDuringClear => checkpoints_behind_clears(number),
         _ => return None,
     };
@@ -50,6 +55,7 @@ fn bare(preset: TimingPreset, plans: Vec<FaultPlan>) -> WorldConfig {
             expiry: FeatureUse::Never,
             conditions: FeatureUse::Never,
             checks: FeatureUse::Never,
+            batch_writes_max: BATCH_WRITES,
         },
         block_namespace: None,
         honesty: if is_honest { MediumHonesty::Honest } else { MediumHonesty::Lying },
@@ -125,6 +131,12 @@ fn flipped_spare() -> WorldConfig {
     let mut config = bare(FEMU, vec![damaged(RestingFault::SpareFlipped)]);
     config.workload.keys = 24;
     WorldConfig { commands_max: 120, depth: 8, ..config }
+}
+
+/// Carries out long batches in parts of few writes, half of the worlds on a medium that is filled again and again.
+fn batches_in_parts(number: u64) -> WorldConfig {
+    let reuse = if number.is_multiple_of(2) { 0 } else { REUSE_SEEDS };
+    WorldConfig::from_seed(PART_SEEDS + reuse + number)
 }
 
 /// Clears many keys, writes a checkpoint at once, and cuts the power.

@@ -10,8 +10,8 @@ mod directed;
 
 use headwater_sim::replay::replay;
 use headwater_sim::world::{
-    BLOCK_SEEDS, CHECK_SEEDS, FILE_SEEDS, LONG_SEEDS, LYING_SEEDS, REUSE_SEEDS, RunFailure, RunReport,
-    SWARM_SEEDS,
+    BLOCK_SEEDS, CHECK_SEEDS, FILE_SEEDS, LONG_SEEDS, LYING_SEEDS, PART_SEEDS, REUSE_SEEDS, RunFailure,
+    RunReport, SWARM_SEEDS,
 };
 use headwater_ssd::mutant::{Mutant, plant};
 use std::cell::RefCell;
@@ -21,7 +21,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Most runs of one change in worlds of seeds, where no other number is asked for.
-const SHORT_RUNS: usize = 72;
+const SHORT_RUNS: usize = 73;
 /// Changes that there are at least.
 const CHANGES_MIN: usize = 60;
 /// Characters of a failure in the table.
@@ -93,6 +93,7 @@ const FIRST_SEEDS: &[u64] = &[
     LONG_SEEDS + 1,
     LONG_SEEDS + 2,
     LONG_SEEDS + 3,
+    PART_SEEDS,
     11_018_797_000_000_001_902,
     11_018_797_000_000_410_903,
 ];

@@ -10,5 +10,6 @@ mod checks;
 mod file;
 mod long;
 mod lying;
+mod parts;
 mod power_cut;
 mod reuse;

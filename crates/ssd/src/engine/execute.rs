@@ -10,6 +10,7 @@ mod block_namespace;
 mod block_read;
 mod block_write;
 mod list;
+mod long_batch;
 mod long_store;
 mod long_value;
 mod namespace;
@@ -120,7 +121,10 @@ pub(crate) fn execute<M: Media>(
         SsdCommand::Exist { key, release } => {
             exist(ftl, &KeyTarget::unconditional(namespace, hash, key), *release)
         }
-        SsdCommand::Batch { writes } => batch::batch(ftl, namespace, writes, &mut operation.store_progress),
+        SsdCommand::Batch { writes } => {
+            let progress = (&mut operation.batch_plan, &mut operation.store_progress);
+            batch::batch(ftl, namespace, writes, progress)
+        }
         SsdCommand::List { keys_max, .. } => {
             let keys_max = (*keys_max).clamp(1, LIST_KEYS_MAX) as usize;
             list::run(ftl, operation, keys_max)
@@ -135,6 +139,21 @@ pub(crate) fn execute<M: Media>(
         | SsdCommand::Compare { .. }
         | SsdCommand::Verify { .. }
         | SsdCommand::Copy { .. } => unreachable!("commands on blocks were run above"),
+    }
+}
+
+/// Goes on with the operation that the log is reserved for. Nothing can refuse it any more but the medium.
+pub(crate) fn go_on<M: Media>(
+    ftl: &mut Ftl<M>,
+    operation: &mut DeviceOperation,
+) -> Result<ExecutionOutcome, StallReason> {
+    let namespace = operation.namespace;
+    match &operation.work {
+        OperationWork::Command(SsdCommand::Batch { writes }) => {
+            let progress = (&mut operation.batch_plan, &mut operation.store_progress);
+            batch::batch(ftl, namespace, writes, progress)
+        }
+        _ => unreachable!("the log is reserved for an operation that does not append in parts"),
     }
 }
 
@@ -304,7 +323,7 @@ fn store<M: Media>(
         return Ok(ExecutionOutcome::status(status, Sequence(0)));
     }
     let bytes = long_store::room_of(more, value.len());
-    if let Some(draft) = long_store::prepare(ftl, std::iter::once(record), bytes, progress)?.pop() {
+    if let Some(draft) = long_store::prepare(ftl, record, bytes, progress)? {
         if staged_value::is_lost(value) {
             ftl.discard_draft(draft);
             return Ok(ExecutionOutcome::status(Status::DATA_TRANSFER_ERROR, Sequence(0)));

@@ -4,19 +4,23 @@
 //! Invariant: an operation that holds keys is the only one that runs on them.
 
 use crate::command::{
-    BatchWrite, FrontEndId, Lba, LbaRange, ListPosition, ListedKey, NamespaceId, Sequence, SsdCommand,
-    SsdCompletion, ValueSink,
+    BatchWrite, FrontEndId, LbaRange, ListPosition, ListedKey, NamespaceId, Sequence, SsdCommand,
+    SsdCompletion, ValueSink, WriteCondition,
 };
+use crate::engine::batch_plan::BatchPlan;
+use crate::engine::key_span::{KeySpan, merged};
 use crate::ftl::namespace_table::record_position;
 use crate::index::{KeyHash, KeyHasher};
-use crate::limits::OPERATIONS_MAX;
+use crate::limits::{BATCH_PART_WRITES, OPERATIONS_MAX};
 use crate::log::record::RecordAddress;
 use crate::log::record_draft::RecordDraft;
 use crate::media::PageAddress;
+use crate::mutant::{Mutant, mutant};
 use crate::namespace::BlockFormat;
 use headwater_host::clock::Nanos;
 use headwater_host::width::narrow;
 use headwater_nvme::spec::status::Status;
+use std::collections::VecDeque;
 use std::ops::{Index, IndexMut};
 
 /// The work of an operation.
@@ -69,31 +73,6 @@ impl SsdCommand {
     }
 }
 
-/// A range in index order: one key, or consecutive blocks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct KeySpan {
-    pub(crate) first: KeyHash,
-    pub(crate) last: KeyHash,
-}
-
-impl KeySpan {
-    /// Returns the span of one key.
-    #[inline]
-    pub(crate) const fn one(hash: KeyHash) -> Self {
-        Self { first: hash, last: hash }
-    }
-
-    /// Returns the span of a range of blocks; `None` for an empty range.
-    #[inline]
-    fn of_blocks(namespace: NamespaceId, range: LbaRange) -> Option<Self> {
-        let last = Lba(range.start.0 + u64::from(range.blocks).checked_sub(1)?);
-        Some(Self {
-            first: KeyHash::of_block(namespace, range.start),
-            last: KeyHash::of_block(namespace, last),
-        })
-    }
-}
-
 /// The progress of a command on many blocks, kept while it waits.
 #[derive(Debug, Default)]
 pub(crate) struct BlockProgress {
@@ -124,7 +103,7 @@ pub(crate) struct ValueProgress {
 #[derive(Debug, Default)]
 pub(crate) struct StoreProgress {
     /// The records that are built, the last one perhaps in part.
-    pub(crate) drafts: Vec<RecordDraft>,
+    pub(crate) drafts: VecDeque<RecordDraft>,
     /// True if all of them are built whole.
     pub(crate) is_whole: bool,
 }
@@ -159,6 +138,8 @@ pub(crate) struct DeviceOperation {
     pub(crate) value_progress: Option<ValueProgress>,
     /// The progress of a store of long values.
     pub(crate) store_progress: Option<StoreProgress>,
+    /// The progress of a batch that is carried out in parts.
+    pub(crate) batch_plan: Option<Box<BatchPlan>>,
     pub(crate) submitted: Nanos,
     pub(crate) started: Option<Nanos>,
 }
@@ -188,6 +169,7 @@ impl DeviceOperation {
             progress: BlockProgress::default(),
             value_progress: None,
             store_progress: None,
+            batch_plan: None,
             submitted: now,
             started: None,
         }
@@ -199,10 +181,29 @@ impl DeviceOperation {
             || self.store_progress.as_ref().is_some_and(|progress| !progress.drafts.is_empty())
     }
 
+    /// Returns true if a part of its records is appended.
+    pub(crate) fn is_appending(&self) -> bool {
+        self.batch_plan.as_ref().is_some_and(|plan| plan.open.is_some())
+    }
+
+    /// Returns true if it appends to the log, or shows the records of many keys at one moment: it waits while the log is
+    /// reserved for another one.
+    pub(crate) fn waits_for_reservation(&self) -> bool {
+        match &self.work {
+            OperationWork::Command(SsdCommand::List { .. }) => true,
+            // It ends when everything is durable, the batch too.
+            OperationWork::Command(SsdCommand::Flush) => false,
+            _ => self.is_write() && !mutant(Mutant::WritesDuringBatch),
+        }
+    }
+
     /// Computes the spans of the keys or blocks that it works on; their ranges were checked against the limits.
-    pub(crate) fn compute_spans(&mut self, hasher: &KeyHasher) {
+    ///
+    /// # Errors
+    /// The status of a batch that names a key twice.
+    pub(crate) fn compute_spans(&mut self, hasher: &KeyHasher) -> Result<(), Status> {
         let OperationWork::Command(command) = &self.work else {
-            return;
+            return Ok(());
         };
         let namespace = self.namespace;
         match command {
@@ -212,8 +213,15 @@ impl DeviceOperation {
             | SsdCommand::Exist { key, .. }
             | SsdCommand::Delete { key, .. } => self.span = KeySpan::one(hasher.hash(namespace, key)),
             SsdCommand::Batch { writes } => {
-                let keys = writes.iter().map(|write| KeySpan::one(hasher.hash(namespace, write.key())));
-                self.spans = merged(keys.collect());
+                let mut hashes: Vec<KeyHash> =
+                    writes.iter().map(|write| hasher.hash(namespace, write.key())).collect();
+                hashes.sort_unstable();
+                hashes.dedup();
+                // Only keys that share a hash may be the same.
+                if hashes.len() < writes.len() && names_key_twice(writes) {
+                    return Err(Status::COMMAND_SEQUENCE_ERROR);
+                }
+                self.spans = hashes.into_iter().map(KeySpan::one).collect();
             }
             SsdCommand::List { position: from, .. } => self.list_position = *from,
             // All changes of the table share one span, so that they keep their order.
@@ -236,6 +244,7 @@ impl DeviceOperation {
             | SsdCommand::Fence { .. }
             | SsdCommand::Clear => {}
         }
+        Ok(())
     }
 
     fn set_block_spans(&mut self, ranges: Vec<LbaRange>) {
@@ -309,23 +318,26 @@ impl DeviceOperation {
     }
 }
 
-/// Returns the spans sorted, with overlapping ones merged.
-fn merged(mut spans: Vec<KeySpan>) -> Vec<KeySpan> {
-    spans.sort_unstable();
-    spans.dedup_by(|next, span| {
-        let meets = next.first <= span.last;
-        if meets {
-            span.last = span.last.max(next.last);
-        }
-        meets
-    });
-    spans
+/// Returns true if a batch names a key twice.
+fn names_key_twice(writes: &[BatchWrite]) -> bool {
+    let mut keys: Vec<&[u8]> = writes.iter().map(|write| &write.key()[..]).collect();
+    keys.sort_unstable();
+    keys.windows(2).any(|pair| pair[0] == pair[1])
 }
 
 impl BatchWrite {
     /// Returns true unless it is a check.
     pub(crate) fn is_write(&self) -> bool {
         !matches!(self, Self::Check { .. })
+    }
+
+    /// Returns its condition.
+    pub(crate) fn condition(&self) -> WriteCondition {
+        match self {
+            Self::Store { condition, .. }
+            | Self::Delete { condition, .. }
+            | Self::Check { condition, .. } => *condition,
+        }
     }
 
     /// Returns the key written or checked.
@@ -343,6 +355,8 @@ pub(crate) struct OperationSlab {
     slots: Vec<Option<DeviceOperation>>,
     vacant: Vec<usize>,
     live: usize,
+    /// Writes of long batches that have ended.
+    discarded: Vec<Vec<BatchWrite>>,
 }
 
 impl OperationSlab {
@@ -395,9 +409,27 @@ impl OperationSlab {
     #[inline]
     pub(crate) fn vacate(&mut self, at: usize) {
         assert!(self.slots[at].is_some(), "slot {at} holds no operation");
+        if let Some(DeviceOperation {
+            batch_plan: Some(_),
+            work: OperationWork::Command(SsdCommand::Batch { writes }),
+            ..
+        }) = &mut self.slots[at]
+        {
+            self.discarded.push(std::mem::take(writes));
+        }
         self.slots[at] = None;
         self.vacant.push(at);
         self.live -= 1;
+    }
+
+    /// Drops a part of the writes of long batches that have ended. Returns true if there was one.
+    pub(crate) fn drop_part(&mut self) -> bool {
+        let Some(writes) = self.discarded.last_mut() else { return false };
+        writes.truncate(writes.len().saturating_sub(2 * BATCH_PART_WRITES));
+        if writes.is_empty() {
+            self.discarded.pop();
+        }
+        true
     }
 
     /// Returns the number of operations in flight.

@@ -9,6 +9,7 @@
 //!     +-- no room: holds its keys, first come first served --room--> run again
 //!     +-- its namespace is being cleared: waits --cleared--> run again
 //!     +-- copies in parts: holds its keys --turn--> run again
+//!     +-- appends while the log is reserved: holds its keys --reservation ends--> run again
 //!     +-- depends on data not yet durable: holds its keys --durable--> run again
 //! ```
 //!
@@ -16,16 +17,17 @@
 
 use super::SsdDevice;
 use crate::command::{Sequence, SsdCompletion};
-use crate::engine::execute::{ExecutionOutcome, ReleaseGate, execute};
-use crate::engine::operation::{CommandSubject, KeySpan, OperationWork};
-use crate::ftl::{ClearStep, StallReason};
-use crate::index::{IndexEntry, KeyHash, RecordIndex};
+use crate::engine::execute::{ExecutionOutcome, ReleaseGate, execute, go_on};
+use crate::engine::held_spans::HeldSpans;
+use crate::engine::operation::{CommandSubject, DeviceOperation, OperationWork};
+use crate::ftl::{ClearStep, Ftl, StallReason};
+use crate::index::{IndexEntry, RecordIndex};
 use crate::log::page_reads::{EndedRead, ReadResult, ReadWaiter};
 use crate::media::Media;
 use crate::mutant::{Mutant, mutant};
 use headwater_host::copy::prefetch_read;
 use headwater_nvme::spec::status::Status;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 
 /// Operations prefetched together, so that the memory of the next one is loaded while one runs.
 const PREFETCH_BATCH: usize = 32;
@@ -39,14 +41,20 @@ pub(super) struct OperationSchedule {
     prefetched: Vec<Option<IndexEntry>>,
     /// Operations to run (again) before any new one.
     runnable: VecDeque<usize>,
-    /// Disjoint spans of keys and blocks that stalled operations hold, by the first hash of each.
-    held: BTreeMap<KeyHash, HeldSpan>,
+    /// Spans of keys and blocks that stalled operations hold.
+    held: HeldSpans,
     /// Operations stalled for room, in order.
     waiting_for_room: VecDeque<usize>,
     /// Operations that wait until a cleared namespace has left the index, in order.
     waiting_for_clear: VecDeque<usize>,
     /// Operations that copy in parts, in order.
     in_parts: VecDeque<usize>,
+    /// The operation that the log is reserved for.
+    reserver: Option<usize>,
+    /// The state of that operation.
+    reserver_state: ReserverState,
+    /// Operations that wait for the end of the reservation, in order.
+    waiting_for_log: VecDeque<usize>,
     /// Operations stalled until this sequence is durable.
     waiting_for_durability: BTreeSet<(Sequence, usize)>,
     /// Expiries in flight.
@@ -59,12 +67,16 @@ pub(super) struct OperationSchedule {
     no_room: u64,
 }
 
-/// A span of keys or blocks that a stalled operation holds.
-#[derive(Debug)]
-struct HeldSpan {
-    last: KeyHash,
-    /// Operations that wait for the span.
-    waiters: VecDeque<usize>,
+/// The state of the operation that the log is reserved for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum ReserverState {
+    /// It waits for pages, or runs.
+    #[default]
+    Stalled,
+    /// It goes on in the next turn.
+    Due,
+    /// It tries again in the next turn: frames return when pages are written.
+    LacksFrames,
 }
 
 impl OperationSchedule {
@@ -93,7 +105,7 @@ impl OperationSchedule {
 
     /// Removes an operation that holds no keys from the queue that it waits in. Returns true if it was in one.
     pub(super) fn remove_waiting(&mut self, at: usize) -> bool {
-        let behind = self.held.values_mut().map(|held| &mut held.waiters);
+        let behind = self.held.queues();
         [&mut self.incoming, &mut self.runnable, &mut self.waiting_for_clear].into_iter().chain(behind).any(
             |queue| {
                 let index = queue.iter().position(|&waiting| waiting == at);
@@ -102,10 +114,45 @@ impl OperationSchedule {
         )
     }
 
-    /// Returns the queue behind a held span that overlaps this one: the last such span in index order.
-    fn waiters_of_overlap(&mut self, span: KeySpan) -> Option<&mut VecDeque<usize>> {
-        let (_, held) = self.held.range_mut(..=span.last).next_back()?;
-        (held.last >= span.first).then_some(&mut held.waiters)
+    /// Queues an operation until the reservation of the log ends. One in the room queue is run again anyway.
+    fn wait_for_log(&mut self, at: usize) {
+        if !self.waiting_for_room.contains(&at) {
+            self.waiting_for_log.push_back(at);
+        }
+    }
+
+    /// Returns true unless the log is reserved for another operation.
+    fn may_reserve(&self, at: usize) -> bool {
+        self.reserver.is_none_or(|reserver| reserver == at)
+    }
+
+    /// Notes that the log is reserved for an operation, whose turn comes again.
+    fn reserve(&mut self, at: usize) {
+        self.reserver = Some(at);
+        self.reserver_state = ReserverState::Due;
+    }
+
+    /// Ends the reservation of the log.
+    fn end_reservation<M: Media>(&mut self, ftl: &mut Ftl<M>) {
+        ftl.release_log();
+        self.reserver = None;
+        self.reserver_state = ReserverState::Stalled;
+        self.runnable.extend(self.waiting_for_log.drain(..));
+    }
+}
+
+/// Executes an operation while the log is reserved.
+fn execute_beside<M: Media>(
+    ftl: &mut Ftl<M>,
+    operation: &mut DeviceOperation,
+    is_reserver: bool,
+) -> Result<ExecutionOutcome, StallReason> {
+    if is_reserver {
+        go_on(ftl, operation)
+    } else if operation.waits_for_reservation() && (ftl.write_refusal().is_none() || !operation.is_write()) {
+        Err(StallReason::LogReserved)
+    } else {
+        execute(ftl, operation)
     }
 }
 
@@ -137,9 +184,11 @@ impl<M: Media> SsdDevice<M> {
     pub(super) fn run_waiting(&mut self) -> bool {
         let step = self.ftl.advance_clears();
         let mut moved = step != ClearStep::Idle;
+        moved |= self.operations.drop_part();
         if step != ClearStep::Part {
             self.schedule.runnable.extend(self.schedule.waiting_for_clear.drain(..));
         }
+        moved |= self.run_reserver();
         // One part, whatever the number of operations that copy in parts.
         if self.release_queue.has_room() {
             self.schedule.runnable.extend(self.schedule.in_parts.pop_front());
@@ -149,7 +198,7 @@ impl<M: Media> SsdDevice<M> {
             moved = true;
         }
         while let Some(&at) = self.schedule.waiting_for_room.front() {
-            if self.operations[at].missing_pages > 0 {
+            if self.operations[at].missing_pages > 0 || self.schedule.reserver.is_some() {
                 break;
             }
             self.run_operation(at);
@@ -162,6 +211,23 @@ impl<M: Media> SsdDevice<M> {
             }
         }
         moved
+    }
+
+    /// Runs the next part of the operation that the log is reserved for. Returns true if it did something.
+    fn run_reserver(&mut self) -> bool {
+        let Some(at) = self.schedule.reserver else { return false };
+        if self.ftl.write_refusal().is_some() {
+            // Writes are refused now, whatever they wait for.
+            let waiting = std::mem::take(&mut self.schedule.waiting_for_log);
+            let (mut refused, lists) = waiting.into_iter().partition(|at| self.operations[*at].is_write());
+            self.schedule.waiting_for_log = lists;
+            self.schedule.runnable.append(&mut refused);
+        }
+        if std::mem::take(&mut self.schedule.reserver_state) == ReserverState::Stalled {
+            return false;
+        }
+        self.run_operation(at);
+        self.schedule.reserver_state != ReserverState::LacksFrames
     }
 
     /// Runs new operations in the order of their submission, while there is room for the values that they read.
@@ -219,20 +285,27 @@ impl<M: Media> SsdDevice<M> {
         let operation = &mut self.operations[at];
         operation.started.get_or_insert(self.now);
         // A write waits behind earlier ones that wait for room, else small writes could starve a large record.
-        let is_behind = waits_for_room && operation.is_write() && operation.is_keyed();
+        let is_reserver = self.schedule.reserver == Some(at);
+        let is_behind = waits_for_room && operation.is_write() && operation.is_keyed() && !is_reserver;
         let result = if is_behind {
             Err(StallReason::Room { blocks: 0 })
         } else {
             self.ftl.set_failed_pages(&operation.failed_pages);
-            let result = execute(&mut self.ftl, operation);
+            let result = match self.schedule.reserver {
+                None => execute(&mut self.ftl, operation),
+                Some(_) => execute_beside(&mut self.ftl, operation, is_reserver),
+            };
             self.ftl.clear_failed_pages();
             result
         };
-        // The pages of the other parts stay in memory until all are copied.
-        if !matches!(result, Err(StallReason::Turn)) {
+        let is_turn = matches!(result, Err(StallReason::Turn));
+        // The pages of the other parts stay in memory until all are copied; the plan of a batch needs none again.
+        if !is_turn || operation.batch_plan.is_some() {
             for page in std::mem::take(&mut operation.pinned_pages) {
                 self.ftl.unpin(page);
             }
+        }
+        if !is_turn {
             // The first write that waits for room keeps what is built; any other is built anew.
             let keeps = matches!(result, Err(StallReason::Room { .. })) && !is_behind;
             let begun = operation.store_progress.take_if(|_| !keeps);
@@ -279,13 +352,8 @@ impl<M: Media> SsdDevice<M> {
         if operation.holds_keys {
             return false;
         }
-        for span in operation.spans() {
-            if let Some(behind) = self.schedule.waiters_of_overlap(*span) {
-                behind.push_back(at);
-                return true;
-            }
-        }
-        false
+        let behind = self.schedule.held.waiters_of_overlap(operation.spans());
+        behind.map(|behind| behind.push_back(at)).is_some()
     }
 
     /// Ends an operation: removes it from the room queue and releases its keys.
@@ -299,11 +367,11 @@ impl<M: Media> SsdDevice<M> {
             self.schedule.expiries_in_flight -= 1;
         }
         if operation.holds_keys {
-            for span in operation.spans() {
-                let held =
-                    self.schedule.held.remove(&span.first).expect("an operation lost a span that it holds");
-                self.schedule.runnable.extend(held.waiters);
+            if self.schedule.reserver == Some(at) {
+                self.schedule.end_reservation(&mut self.ftl);
             }
+            let runnable = &mut self.schedule.runnable;
+            self.schedule.held.release(at, operation, |waiters| runnable.extend(waiters));
         }
         self.finish_operation(at, outcome);
     }
@@ -311,12 +379,7 @@ impl<M: Media> SsdDevice<M> {
     fn stall_operation(&mut self, at: usize, stall: StallReason) {
         let operation = &mut self.operations[at];
         if !operation.holds_keys {
-            operation.holds_keys = true;
-            for span in operation.spans() {
-                let held = HeldSpan { last: span.last, waiters: VecDeque::new() };
-                let before = self.schedule.held.insert(span.first, held);
-                assert!(before.is_none(), "two operations hold the span that begins at {:?}", span.first);
-            }
+            self.schedule.held.hold(at, operation);
         }
         if stall == StallReason::Turn && self.schedule.waiting_for_room.front() == Some(&at) {
             // It found room, and other operations may write while it is built.
@@ -324,6 +387,13 @@ impl<M: Media> SsdDevice<M> {
             self.ftl.clear_room_request();
         }
         match stall {
+            StallReason::LogReserved => self.schedule.wait_for_log(at),
+            StallReason::Turn if self.ftl.is_log_reserved() && self.schedule.may_reserve(at) => {
+                self.schedule.reserve(at);
+            }
+            StallReason::Room { .. } if self.schedule.reserver == Some(at) && operation.is_appending() => {
+                self.schedule.reserver_state = ReserverState::LacksFrames;
+            }
             StallReason::Pages(pages) if pages.is_empty() => self.schedule.runnable.push_back(at),
             StallReason::Pages(pages) => {
                 self.schedule.cache_misses += pages.len() as u64;
@@ -347,6 +417,9 @@ impl<M: Media> SsdDevice<M> {
             }
             StallReason::InDoubt => unreachable!("an operation waits for a record that is lost"),
             StallReason::Room { blocks } => {
+                if self.schedule.reserver == Some(at) {
+                    self.schedule.end_reservation(&mut self.ftl);
+                }
                 self.ftl.request_room(blocks);
                 if !self.schedule.waiting_for_room.contains(&at) {
                     self.schedule.waiting_for_room.push_back(at);
@@ -358,7 +431,10 @@ impl<M: Media> SsdDevice<M> {
     /// Fails the first operation in the room queue if no stage has work left or in flight, so that no room can become
     /// free. Returns true if it did.
     pub(super) fn fail_if_stuck(&mut self, moved: bool) -> bool {
-        let stuck = !moved && self.ftl.is_idle() && self.ftl.victim_retry_at().is_none();
+        let stuck = !moved
+            && !self.ftl.is_log_reserved()
+            && self.ftl.is_idle()
+            && self.ftl.victim_retry_at().is_none();
         let Some(&at) = self.schedule.waiting_for_room.front().filter(|_| stuck) else {
             return false;
         };

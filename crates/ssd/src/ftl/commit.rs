@@ -50,6 +50,30 @@ impl<M: Media> Ftl<M> {
         self.commit.request_commit();
     }
 
+    /// Reserves the log for an operation that appends in parts: no commit begins until the reservation ends.
+    ///
+    /// # Panics
+    /// It is reserved.
+    pub(crate) fn reserve_log(&mut self) {
+        self.reservation.begin();
+    }
+
+    /// Ends the reservation of the log.
+    pub(crate) fn release_log(&mut self) {
+        self.reservation.end();
+    }
+
+    /// Returns true if the log is reserved.
+    #[inline]
+    pub(crate) fn is_log_reserved(&self) -> bool {
+        self.reservation.is_reserved()
+    }
+
+    /// Returns the number of writes that one turn carries out.
+    pub(crate) fn part_writes(&self) -> usize {
+        self.reservation.part_writes()
+    }
+
     /// Does the next step of a commit, if it is due and its programs are done. Returns true if any state changed.
     pub(super) fn advance_commit(&mut self, now: Nanos) -> bool {
         if self.flash.failure().is_some() {
@@ -83,8 +107,11 @@ impl<M: Media> Ftl<M> {
         }
     }
 
-    /// Seals the log for a commit. The guard pages and the records need frames; without them the commit waits.
+    /// Seals the log for a commit, unless it is reserved. The guard pages and the records need frames; without them the commit waits.
     fn begin_commit(&mut self, now: Nanos) -> bool {
+        if self.is_log_reserved() && !mutant(Mutant::CommitSplitsBatch) {
+            return false;
+        }
         if !self.flash.records().is_written() || !self.flash.reserve_frames(self.flash.frames_for_commit()) {
             return false;
         }
@@ -132,6 +159,7 @@ impl<M: Media> Ftl<M> {
     pub(crate) fn is_settled(&self) -> bool {
         let end = self.flash.log().end();
         self.commit.is_idle()
+            && !self.is_log_reserved()
             && (self.health.is_closed || !self.health.is_closing)
             && self.flash.records().is_written()
             && (end.tick.place() == 0 || self.commit.witnessed() >= self.commit.durable_prefix())

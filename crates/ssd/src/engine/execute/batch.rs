@@ -1,15 +1,19 @@
 //! Executes a batch: all of its writes, or none.
 //!
 //! Input: the writes, each with its condition. Output: the outcome of the batch, or the pages and the room that it needs.
-//! Invariant: conditions and room are checked for every write before the first one changes anything.
+//! Invariant: conditions and room are checked for every write before the first one changes anything. A long batch is
+//! carried out in parts ([`LongBatch`]).
 
-use super::{ExecutionOutcome, KeyTarget, long_store, record_bytes_of, seen_sequence};
+use super::long_batch::{LongBatch, find_all, is_long};
+use super::{ExecutionOutcome, KeyTarget, record_bytes_of, seen_sequence};
 use crate::command::{BatchWrite, NamespaceId, RecordExpiry, Sequence};
+use crate::engine::batch_plan::{BatchPlan, record_bytes_of as write_bytes_of};
 use crate::engine::operation::StoreProgress;
 use crate::ftl::{FoundRecord, Ftl, NewRecord, StallReason};
+use crate::index::KeyHash;
 use crate::log::RecordSource;
-use crate::log::record::{RecordAddress, UNIT_BYTES, batch_flags, record_units};
-use crate::media::{Media, PageAddress};
+use crate::log::record::{RecordAddress, batch_flags};
+use crate::media::Media;
 use crate::mutant::{Mutant, mutant};
 use headwater_host::width::narrow;
 use headwater_nvme::spec::status::Status;
@@ -22,8 +26,11 @@ pub(super) fn batch<'a, M: Media>(
     ftl: &mut Ftl<M>,
     namespace: NamespaceId,
     writes: &'a [BatchWrite],
-    progress: &mut Option<StoreProgress>,
+    (plan, drafts): (&mut Option<Box<BatchPlan>>, &mut Option<StoreProgress>),
 ) -> Result<ExecutionOutcome, StallReason> {
+    if plan.is_some() || is_long(ftl, writes.len(), 0) {
+        return LongBatch { namespace, writes }.run(ftl, plan.get_or_insert_default(), drafts);
+    }
     let planned = plan_batch(ftl, namespace, writes)?;
     let mut seen = ftl.last_removal();
     for (position, (one, write, found)) in planned.iter().enumerate() {
@@ -62,31 +69,24 @@ pub(super) fn batch<'a, M: Media>(
     if !batch_fits_quota(ftl, namespace, &effective) {
         return Ok(ExecutionOutcome::status(Status::CAPACITY_EXCEEDED, Sequence(0)));
     }
+    if is_long(ftl, 0, more) {
+        return LongBatch { namespace, writes }.run(ftl, plan.get_or_insert_default(), drafts);
+    }
+    // A record that does not fit into a block leaves the block's end unused: an eighth more covers it.
+    ftl.check_client_room(more + more / 8)?;
     let last = effective.len().saturating_sub(1);
-    let record = |index, (one, write, _): &PlannedWrite<'a>| {
-        let value = match write {
-            BatchWrite::Store { value, .. } => Some(RecordSource::Bytes(value)),
-            BatchWrite::Delete { .. } | BatchWrite::Check { .. } => None,
+    let mut wrote = seen;
+    for (index, (one, write, found)) in effective.into_iter().enumerate() {
+        let (value, expiry_ms) = match write {
+            BatchWrite::Store { value, .. } => {
+                let alive = found.as_ref().filter(|found| !ftl.expired(found));
+                (Some(RecordSource::Bytes(value)), one.expiry_ms(alive))
+            }
+            BatchWrite::Delete { .. } | BatchWrite::Check { .. } => (None, 0),
         };
         let batch = batch_flags(index, last);
-        NewRecord { namespace, hash: one.hash, key: one.key, value, expiry_ms: 0, batch }
-    };
-    let records = effective.iter().enumerate().map(|(index, planned)| record(index, planned));
-    // A record that does not fit into a block leaves the block's end unused, and a long one the rest of a page: an eighth
-    // more covers it.
-    let mut drafts = long_store::prepare(ftl, records, more + more / 8, progress)?.into_iter().peekable();
-    let mut wrote = seen;
-    for (index, planned) in effective.into_iter().enumerate() {
-        let mut record = record(index, &planned);
-        let (one, write, found) = planned;
-        if let BatchWrite::Store { .. } = write {
-            record.expiry_ms = one.expiry_ms(found.as_ref().filter(|found| !ftl.expired(found)));
-        }
-        let is_long = record.value.is_some_and(|value| long_store::is_built_in_parts(value.len()));
-        wrote = match drafts.next_if(|_| is_long) {
-            Some(draft) => ftl.write_draft(&record, draft, found),
-            None => ftl.write(&record, found),
-        };
+        let record = NewRecord { namespace, hash: one.hash, key: one.key, value, expiry_ms, batch };
+        wrote = ftl.write(&record, found);
     }
     Ok(ExecutionOutcome::written(wrote))
 }
@@ -98,55 +98,37 @@ fn batch_fits_quota<M: Media>(ftl: &Ftl<M>, namespace: NamespaceId, writes: &[Pl
     ftl.fits_quota(namespace, more, writes.iter().map(|(_, _, found)| record_bytes_of(found.as_ref())).sum())
 }
 
-fn write_bytes_of(write: &BatchWrite) -> usize {
-    let (key, value) = match write {
-        BatchWrite::Store { key, value, .. } => (key.len(), value.len()),
-        BatchWrite::Delete { key, .. } | BatchWrite::Check { key, .. } => (key.len(), 0),
-    };
-    record_units(key, value) as usize * UNIT_BYTES
-}
-
 /// Finds the record that each write of a batch replaces, or stalls for all pages that the lookups need.
 fn plan_batch<'a, M: Media>(
     ftl: &Ftl<M>,
     namespace: NamespaceId,
     writes: &'a [BatchWrite],
 ) -> Result<Vec<PlannedWrite<'a>>, StallReason> {
-    let mut planned = Vec::with_capacity(writes.len());
-    let mut missing = Vec::new();
-    for write in writes {
-        let (key, condition) = match write {
-            BatchWrite::Store { key, condition, .. }
-            | BatchWrite::Delete { key, condition }
-            | BatchWrite::Check { key, condition } => (key, *condition),
-        };
-        let expiry = match write {
-            BatchWrite::Store { expiry, .. } => *expiry,
-            BatchWrite::Delete { .. } | BatchWrite::Check { .. } => RecordExpiry::Never,
-        };
-        let one = KeyTarget { namespace, hash: ftl.hasher().hash(namespace, key), key, condition, expiry };
-        match one.find_replaced(ftl) {
-            Ok(found) => planned.push((one, write, found)),
-            Err(StallReason::Pages(pages)) => missing.extend(pages),
-            Err(stall) => return Err(stall),
-        }
-    }
-    if missing.is_empty() {
-        return match shared_unreadable(&planned) {
-            Some(page) => Err(StallReason::Unreadable(page)),
-            None => Ok(planned),
-        };
-    }
-    missing.sort_unstable();
-    missing.dedup();
-    Err(StallReason::Pages(missing))
+    let target = |write| target_of(namespace, ftl.hasher().hash(namespace, BatchWrite::key(write)), write);
+    let targets: Vec<KeyTarget<'a>> = writes.iter().map(target).collect();
+    let found = find_all(ftl, &targets)?;
+    check_unreadable(found.iter().filter_map(|found| *found))?;
+    let planned = targets.into_iter().zip(writes).zip(found);
+    Ok(planned.map(|((one, write), found)| (one, write, found)).collect())
 }
 
-/// Returns the page of a record that cannot be read and that two writes would replace: their keys have one hash, and which
-/// of them the record belongs to is not known.
-fn shared_unreadable(planned: &[PlannedWrite<'_>]) -> Option<PageAddress> {
-    let unreadable = planned.iter().filter_map(|(.., found)| found.filter(|found| found.header.is_none()));
+/// Returns the target of a write.
+pub(super) fn target_of(namespace: NamespaceId, hash: KeyHash, write: &BatchWrite) -> KeyTarget<'_> {
+    let expiry = match write {
+        BatchWrite::Store { expiry, .. } => *expiry,
+        BatchWrite::Delete { .. } | BatchWrite::Check { .. } => RecordExpiry::Never,
+    };
+    KeyTarget { namespace, hash, key: write.key(), condition: write.condition(), expiry }
+}
+
+/// Refuses records of which one cannot be read and is replaced by two writes: their keys have one hash, and which of them the
+/// record belongs to is not known.
+pub(super) fn check_unreadable(found: impl Iterator<Item = FoundRecord>) -> Result<(), StallReason> {
+    let unreadable = found.filter(|found| found.header.is_none());
     let mut addresses: Vec<RecordAddress> = unreadable.map(|found| found.entry.address).collect();
     addresses.sort_unstable();
-    addresses.windows(2).find(|pair| pair[0] == pair[1]).map(|pair| pair[0].page())
+    match addresses.windows(2).find(|pair| pair[0] == pair[1]) {
+        Some(pair) => Err(StallReason::Unreadable(pair[0].page())),
+        None => Ok(()),
+    }
 }

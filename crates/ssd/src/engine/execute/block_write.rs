@@ -7,7 +7,8 @@
 use super::block_namespace::BlockNamespace;
 use super::{ExecutionOutcome, ReleaseGate, block_read, require_durable, staged_value};
 use crate::command::{Fua, Lba, LbaRange, NamespaceId, Sequence, SsdCommand, ValueSource};
-use crate::engine::operation::{BlockProgress, DeviceOperation, KeySpan, OperationWork};
+use crate::engine::key_span::KeySpan;
+use crate::engine::operation::{BlockProgress, DeviceOperation, OperationWork};
 use crate::ftl::{Ftl, StallReason};
 use crate::index::{KeyHash, RecordIndex};
 use crate::limits::DEALLOCATE_BATCH_MAX;

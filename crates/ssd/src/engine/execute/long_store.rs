@@ -24,40 +24,62 @@ pub(super) const fn room_of(bytes: usize, value_bytes: usize) -> usize {
     if is_built_in_parts(value_bytes) { bytes + PAGE_DATA_BYTES } else { bytes }
 }
 
-/// Checks that all records of an operation, which take at most `bytes` in the log, can be appended now. Before that builds
-/// the next part of the first long one that is not whole. Returns the drafts of the long ones, in order.
-pub(super) fn prepare<'a, M: Media>(
+/// Checks that a record, which takes at most `bytes` in the log, can be appended now. Before that builds the next part of a
+/// long one. Returns the draft of a long one.
+pub(super) fn prepare<M: Media>(
     ftl: &mut Ftl<M>,
-    records: impl Iterator<Item = NewRecord<'a>>,
+    record: NewRecord<'_>,
     bytes: usize,
     progress: &mut Option<StoreProgress>,
-) -> Result<Vec<RecordDraft>, StallReason> {
-    let mut long = records.filter(|record| is_built_in_parts(value_of(record).len())).peekable();
-    if long.peek().is_none() {
+) -> Result<Option<RecordDraft>, StallReason> {
+    if !is_built_in_parts(value_of(&record).len()) {
         ftl.check_client_room(bytes)?;
-        return Ok(Vec::new());
+        return Ok(None);
     }
+    build(ftl, std::iter::once(record), bytes, progress)?;
+    let drafts = progress.iter().flat_map(|progress| &progress.drafts);
+    let drafted = drafts.map(RecordDraft::held_bytes).sum();
+    ftl.check_client_append(AppendSize { bytes, drafted })?;
+    Ok(Some(take_next(progress)))
+}
+
+/// Builds the next part of the first record that is not whole. All of them are long, and take at most `bytes` in the log.
+/// Stalls until all are whole.
+pub(super) fn build<'a, M: Media>(
+    ftl: &mut Ftl<M>,
+    long: impl Iterator<Item = NewRecord<'a>>,
+    bytes: usize,
+    progress: &mut Option<StoreProgress>,
+) -> Result<(), StallReason> {
     let Some(StoreProgress { drafts, is_whole }) = progress else {
         // Each part takes its own frames: to make memory for all of them at once would take as long as to fill it.
         ftl.check_client_append(AppendSize { bytes, drafted: bytes })?;
         *progress = Some(StoreProgress::default());
         return Err(StallReason::Turn);
     };
-    if !*is_whole {
-        for (nth, record) in long.enumerate() {
-            if nth == drafts.len() {
-                drafts.push(RecordDraft::default());
-            }
-            if drafts[nth].payload_bytes() < record.key.len() + value_of(&record).len() {
-                build_part(ftl, &record, &mut drafts[nth])?;
-                return Err(StallReason::Turn);
-            }
-        }
-        *is_whole = true;
+    if *is_whole {
+        return Ok(());
     }
-    let drafted = drafts.iter().map(RecordDraft::held_bytes).sum();
-    ftl.check_client_append(AppendSize { bytes, drafted })?;
-    Ok(std::mem::take(drafts))
+    for (nth, record) in long.enumerate() {
+        if nth == drafts.len() {
+            drafts.push_back(RecordDraft::default());
+        }
+        if drafts[nth].payload_bytes() < record.key.len() + value_of(&record).len() {
+            build_part(ftl, &record, &mut drafts[nth])?;
+            return Err(StallReason::Turn);
+        }
+    }
+    *is_whole = true;
+    Ok(())
+}
+
+/// Takes the draft of the next record.
+///
+/// # Panics
+/// There is none.
+pub(super) fn take_next(progress: &mut Option<StoreProgress>) -> RecordDraft {
+    let draft = progress.as_mut().and_then(|progress| progress.drafts.pop_front());
+    draft.expect("a long record is appended before it is built")
 }
 
 fn value_of<'a>(record: &NewRecord<'a>) -> RecordSource<'a> {

@@ -330,6 +330,7 @@ pub(crate) fn retry_with_pages<M: Media, T>(
             Err(
                 StallReason::Room { .. }
                 | StallReason::Turn
+                | StallReason::LogReserved
                 | StallReason::NotDurable(_)
                 | StallReason::InDoubt,
             ) => unreachable!("a read stalls only for pages"),

@@ -1,0 +1,123 @@
+//! The progress of a batch that is carried out in parts.
+//!
+//! Input: the record that each write of the batch replaces, as it is found. Output: the room that the batch takes, what must
+//! be checked before its first record is appended, and the next write of each step. Invariant: sums and lists cover exactly
+//! the writes that were planned.
+
+use crate::command::{BatchWrite, Sequence, WriteCondition};
+use crate::ftl::FoundRecord;
+use crate::index::KeyHash;
+use crate::log::record::{UNIT_BYTES, record_units};
+
+/// A write of a batch, with the record that it replaces.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PlannedWrite {
+    pub(crate) hash: KeyHash,
+    pub(crate) found: Option<FoundRecord>,
+}
+
+/// A number of records and their bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct RecordSum {
+    pub(crate) records: usize,
+    pub(crate) bytes: usize,
+}
+
+impl RecordSum {
+    fn add(&mut self, bytes: usize) {
+        self.records += 1;
+        self.bytes += bytes;
+    }
+}
+
+/// The batch while its records are appended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OpenBatch {
+    /// Index of its last record.
+    pub(crate) last: usize,
+    /// True if the removal of an absent key has no record.
+    pub(crate) is_absence_final: bool,
+    /// The next write.
+    pub(crate) next: usize,
+    /// Records appended.
+    pub(crate) appended: usize,
+    /// The sequence of the last one.
+    pub(crate) wrote: Sequence,
+}
+
+/// The progress of a batch.
+#[derive(Debug, Default)]
+pub(crate) struct BatchPlan {
+    /// The writes that are planned, from the first one on.
+    pub(crate) writes: Vec<PlannedWrite>,
+    /// The sequence of the last clear of the namespace when the plan began: what it found before a later one is gone.
+    pub(crate) cleared: Sequence,
+    /// The bytes that collection had moved when every planned record was known to lie where the plan says.
+    pub(crate) moved_bytes: u64,
+    /// Indices of the writes with a condition.
+    pub(crate) conditional: Vec<usize>,
+    /// Indices of the stores of long values.
+    pub(crate) long: Vec<usize>,
+    /// True if a record that is replaced cannot be read.
+    pub(crate) has_unreadable: bool,
+    /// The highest sequence of a record that was found.
+    pub(crate) seen: Sequence,
+    /// The sequence that must be durable before the batch may depend on what it found.
+    pub(crate) basis: Sequence,
+    /// Bytes of the longest record.
+    pub(crate) largest: usize,
+    pub(crate) stores: RecordSum,
+    /// Removals of records that were found.
+    pub(crate) removals: RecordSum,
+    /// Removals of absent keys.
+    pub(crate) absent_removals: RecordSum,
+    /// The records that stores and removals replace.
+    pub(crate) replaced: RecordSum,
+    /// Planned writes whose record was found again since the log is reserved.
+    pub(crate) renewed: usize,
+    /// The batch while its records are appended.
+    pub(crate) open: Option<OpenBatch>,
+}
+
+impl BatchPlan {
+    /// Adds the next write. `is_long` says that its record is built in parts.
+    pub(crate) fn push(&mut self, write: &BatchWrite, planned: PlannedWrite, is_long: bool) {
+        let (index, found) = (self.writes.len(), planned.found);
+        let (condition, bytes) = (write.condition(), record_bytes_of(write));
+        if condition != WriteCondition::Always {
+            self.conditional.push(index);
+        }
+        if is_long {
+            self.long.push(index);
+        }
+        self.has_unreadable |= found.is_some_and(|found| found.header.is_none());
+        match (write, found) {
+            (BatchWrite::Store { .. }, _) => self.stores.add(bytes),
+            (BatchWrite::Delete { .. }, Some(_)) => self.removals.add(bytes),
+            (BatchWrite::Delete { .. }, None) => self.absent_removals.add(bytes),
+            (BatchWrite::Check { .. }, _) => {}
+        }
+        if write.is_write() {
+            self.largest = self.largest.max(bytes);
+            if let Some(found) = found {
+                self.replaced.add(found.entry.units as usize * UNIT_BYTES);
+            }
+        }
+        self.writes.push(planned);
+    }
+
+    /// Returns the records that the batch appends.
+    pub(crate) fn appended(&self, is_absence_final: bool) -> RecordSum {
+        let absent = if is_absence_final { RecordSum::default() } else { self.absent_removals };
+        RecordSum {
+            records: self.stores.records + self.removals.records + absent.records,
+            bytes: self.stores.bytes + self.removals.bytes + absent.bytes,
+        }
+    }
+}
+
+/// Returns the bytes of the record of a write, padding included.
+pub(crate) fn record_bytes_of(write: &BatchWrite) -> usize {
+    let value_bytes = if let BatchWrite::Store { value, .. } = write { value.len() } else { 0 };
+    record_units(write.key().len(), value_bytes) as usize * UNIT_BYTES
+}

@@ -1,0 +1,317 @@
+//! Executes a long batch in parts: all of its writes, or none.
+//!
+//! Input: the writes, and the plan of the batch. Output: the outcome of the batch, or the stall after which it goes on.
+//!
+//! ```text
+//!  plan, part by part --> conditions, capacity, quota --> long values --room--> reserve the log
+//!                                                                                    |
+//!    end <-- append, part by part <-- conditions, capacity, quota <-- renew, part by part
+//! ```
+//!
+//! Invariant: the batch holds its keys from its first part on, and the log is reserved from before its first record until
+//! behind its last one.
+//!
+//! What the plan found does not change, because the keys are held, but three things may happen to it. The collector moves
+//! records: once the log is reserved they stay, and what was moved is found again. A clear removes them: it needs no keys, so
+//! the plan begins anew; once the log is reserved there is no clear. They expire: conditions are decided in one step,
+//! immediately before the first record. After that step the batch cannot fail, except with the medium, so nothing is ever
+//! taken back: blocks for all records were ready, nothing else takes one, and frames return as pages are written.
+//!
+//! A record that was moved is found by its hash alone if no other record of the namespace has it: the record exists. Its
+//! address would not tell, because another record with its hash may lie there now.
+
+use super::batch::{check_unreadable, target_of};
+use super::{ExecutionOutcome, KeyTarget, long_store, require_durable, seen_sequence};
+use crate::command::{BatchWrite, NamespaceId, Sequence};
+use crate::engine::batch_plan::{BatchPlan, OpenBatch, PlannedWrite, record_bytes_of};
+use crate::engine::operation::StoreProgress;
+use crate::ftl::{FoundRecord, Ftl, NewRecord, StallReason};
+use crate::index::{KeyHash, RecordIndex};
+use crate::limits::COPY_PART_BYTES;
+use crate::log::RecordSource;
+use crate::log::flash_log::AppendSize;
+use crate::log::record::batch_flags;
+use crate::media::{Media, PAGE_DATA_BYTES};
+use crate::mutant::{Mutant, mutant};
+use headwater_host::width::narrow;
+use headwater_nvme::spec::status::Status;
+
+/// Returns true if a batch of this many writes and bytes is carried out in parts.
+pub(super) fn is_long<M: Media>(ftl: &Ftl<M>, writes: usize, bytes: usize) -> bool {
+    writes > ftl.part_writes() || bytes > COPY_PART_BYTES
+}
+
+/// A batch of one namespace.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LongBatch<'a> {
+    pub(super) namespace: NamespaceId,
+    pub(super) writes: &'a [BatchWrite],
+}
+
+impl<'a> LongBatch<'a> {
+    /// Does the next part.
+    pub(super) fn run<M: Media>(
+        &self,
+        ftl: &mut Ftl<M>,
+        plan: &mut BatchPlan,
+        drafts: &mut Option<StoreProgress>,
+    ) -> Result<ExecutionOutcome, StallReason> {
+        if plan.open.is_some() {
+            return self.append_part(ftl, plan, drafts);
+        }
+        if !ftl.is_log_reserved() {
+            self.plan_part(ftl, plan)?;
+            if let Some(outcome) = self.decide(ftl, plan)? {
+                return Ok(outcome);
+            }
+            require_durable(ftl, plan.basis)?;
+            self.prepare_room(ftl, plan, drafts)?;
+            ftl.reserve_log();
+            plan.renewed = if plan.moved_bytes == ftl.moved_bytes() { self.writes.len() } else { 0 };
+            return Err(StallReason::Turn);
+        }
+        if plan.renewed < self.writes.len() && !mutant(Mutant::PlanNotRenewed) {
+            return Err(self.renew_part(ftl, plan).err().unwrap_or(StallReason::Turn));
+        }
+        if let Some(outcome) = self.decide(ftl, plan)? {
+            return Ok(outcome);
+        }
+        self.prepare_room(ftl, plan, drafts)?;
+        let is_absence_final = self.is_absence_final(ftl);
+        plan.open = Some(OpenBatch {
+            last: plan.appended(is_absence_final).records.saturating_sub(1),
+            is_absence_final,
+            next: 0,
+            appended: 0,
+            wrote: plan.seen.max(ftl.last_removal()),
+        });
+        self.append_part(ftl, plan, drafts)
+    }
+
+    /// Returns true if the removal of an absent key needs no record. A power cut may lose the removal of such a key and keep
+    /// this batch, so otherwise the batch writes its own tombstone.
+    fn is_absence_final<M: Media>(&self, ftl: &Ftl<M>) -> bool {
+        ftl.is_absence_final(self.namespace) || mutant(Mutant::AbsentDeleteSkipped)
+    }
+
+    fn target(&self, hash: KeyHash, write: &'a BatchWrite) -> KeyTarget<'a> {
+        target_of(self.namespace, hash, write)
+    }
+
+    /// Finds the records that the next writes replace. Stalls until all are planned.
+    fn plan_part<M: Media>(&self, ftl: &Ftl<M>, plan: &mut BatchPlan) -> Result<(), StallReason> {
+        let cleared = ftl.counts()[self.namespace.index()].cleared;
+        if plan.writes.is_empty() || plan.cleared != cleared {
+            *plan = BatchPlan { cleared, moved_bytes: ftl.moved_bytes(), ..BatchPlan::default() };
+            plan.writes.reserve_exact(self.writes.len());
+        }
+        let left = &self.writes[plan.writes.len()..];
+        if left.is_empty() {
+            return Ok(());
+        }
+        let part = &left[..left.len().min(ftl.part_writes())];
+        let hashes: Vec<KeyHash> =
+            part.iter().map(|write| ftl.hasher().hash(self.namespace, write.key())).collect();
+        hashes.iter().for_each(|hash| ftl.index().prefetch(*hash));
+        for hash in &hashes {
+            let _ = ftl.prefetch_record(*hash);
+        }
+        let targets = part.iter().zip(hashes).map(|(write, hash)| self.target(hash, write));
+        let targets: Vec<KeyTarget<'_>> = targets.collect();
+        let found = find_all(ftl, &targets)?;
+        for ((write, one), found) in part.iter().zip(targets).zip(found) {
+            if let Err(StallReason::NotDurable(basis)) = one.require_basis_durable(ftl, found.as_ref()) {
+                plan.basis = plan.basis.max(basis);
+            }
+            plan.seen = plan.seen.max(seen_sequence(ftl, found.as_ref()));
+            let is_long = matches!(write, BatchWrite::Store { value, .. } if long_store::is_built_in_parts(value.len()));
+            plan.push(write, PlannedWrite { hash: one.hash, found }, is_long);
+        }
+        if plan.writes.len() < self.writes.len() { Err(StallReason::Turn) } else { Ok(()) }
+    }
+
+    /// Decides whether the batch is carried out. Returns its outcome if it is not.
+    fn decide<M: Media>(
+        &self,
+        ftl: &mut Ftl<M>,
+        plan: &BatchPlan,
+    ) -> Result<Option<ExecutionOutcome>, StallReason> {
+        if plan.has_unreadable {
+            check_unreadable(plan.writes.iter().filter_map(|planned| planned.found))?;
+        }
+        for &index in &plan.conditional {
+            let (write, PlannedWrite { hash, found }) = (&self.writes[index], &plan.writes[index]);
+            let is_ignored = !write.is_write() && mutant(Mutant::CheckIgnored);
+            if let Err(status) = self.target(*hash, write).check_condition(ftl, found.as_ref())
+                && !is_ignored
+            {
+                let mut outcome = ExecutionOutcome::status(status, seen_sequence(ftl, found.as_ref()));
+                outcome.completion.position = narrow(index);
+                return Ok(Some(outcome));
+            }
+        }
+        let BatchPlan { stores, removals, absent_removals, replaced, .. } = plan;
+        if stores.records + removals.records + absent_removals.records == 0 {
+            return Ok(Some(ExecutionOutcome::written(plan.seen.max(ftl.last_removal()))));
+        }
+        let more = plan.appended(self.is_absence_final(ftl)).bytes;
+        if let Err(status) = ftl.check_capacity(plan.largest, more, replaced.bytes) {
+            return Ok(Some(ExecutionOutcome::status(status, Sequence(0))));
+        }
+        // Tombstones count against the medium, not against the quota.
+        if !ftl.fits_quota(self.namespace, stores.bytes, replaced.bytes) {
+            return Ok(Some(ExecutionOutcome::status(Status::CAPACITY_EXCEEDED, Sequence(0))));
+        }
+        Ok(None)
+    }
+
+    /// Builds the records of long values, and checks that all records can be appended: that there are blocks for all of
+    /// them, and frames for a part.
+    fn prepare_room<M: Media>(
+        &self,
+        ftl: &mut Ftl<M>,
+        plan: &BatchPlan,
+        drafts: &mut Option<StoreProgress>,
+    ) -> Result<(), StallReason> {
+        let more = plan.appended(self.is_absence_final(ftl)).bytes;
+        // A record that does not fit into a block leaves the block's end unused, and a long one the rest of a page: an eighth
+        // more covers it.
+        let bytes = more + more / 8;
+        let frames = frame_bytes(more.min(COPY_PART_BYTES));
+        if !plan.long.is_empty() {
+            let long =
+                plan.long.iter().map(|&index| self.record(&self.writes[index], plan.writes[index].hash));
+            long_store::build(ftl, long, bytes, drafts)?;
+        }
+        ftl.check_client_append(AppendSize { bytes, drafted: bytes })?;
+        ftl.check_draft_room(frames)
+    }
+
+    /// Returns the record of a write without expiry and flags.
+    fn record(&self, write: &'a BatchWrite, hash: KeyHash) -> NewRecord<'a> {
+        let value = match write {
+            BatchWrite::Store { value, .. } => Some(RecordSource::Bytes(value)),
+            BatchWrite::Delete { .. } | BatchWrite::Check { .. } => None,
+        };
+        NewRecord { namespace: self.namespace, hash, key: write.key(), value, expiry_ms: 0, batch: 0 }
+    }
+
+    /// Finds the next planned records again, which collection may have moved since the plan began. The log is reserved, so
+    /// that they stay.
+    fn renew_part<M: Media>(&self, ftl: &Ftl<M>, plan: &mut BatchPlan) -> Result<(), StallReason> {
+        let part = plan.renewed..self.writes.len().min(plan.renewed + ftl.part_writes());
+        let mut several = Vec::new();
+        for index in part.clone() {
+            let PlannedWrite { hash, found: Some(found) } = &mut plan.writes[index] else { continue };
+            let entries = (0..).map_while(|nth| ftl.index().find(*hash, nth));
+            let mut entries = entries.filter(|entry| entry.namespace == self.namespace);
+            match (entries.next(), entries.next()) {
+                (Some(entry), None) => found.entry = entry,
+                _ => several.push(index),
+            }
+        }
+        let targets = several.iter().map(|&index| self.target(plan.writes[index].hash, &self.writes[index]));
+        let found = find_all(ftl, &targets.collect::<Vec<_>>())?;
+        for (index, found) in several.into_iter().zip(found) {
+            assert!(found.is_some(), "a record is gone whose key is held");
+            plan.has_unreadable |= found.is_some_and(|found| found.header.is_none());
+            plan.writes[index].found = found;
+        }
+        plan.renewed = part.end;
+        Ok(())
+    }
+
+    /// Appends the records of the next writes. Stalls until all are appended.
+    fn append_part<M: Media>(
+        &self,
+        ftl: &mut Ftl<M>,
+        plan: &mut BatchPlan,
+        drafts: &mut Option<StoreProgress>,
+    ) -> Result<ExecutionOutcome, StallReason> {
+        let BatchPlan { writes: planned, open: Some(open), .. } = plan else {
+            unreachable!("records are appended to a batch that is not open")
+        };
+        if ftl.failure().is_some() {
+            return Ok(ExecutionOutcome::status(Status::MEDIUM_FAILED, Sequence(0)));
+        }
+        let end = self.end_of_part(open.next, ftl.part_writes());
+        let part = open.next..end;
+        ftl.check_draft_room(frame_bytes(part.clone().map(|index| self.short_bytes(index)).sum()))?;
+        planned[part.clone()].iter().for_each(|planned| ftl.index().prefetch(planned.hash));
+        for index in part {
+            let (write, PlannedWrite { hash, found }) = (&self.writes[index], planned[index]);
+            let is_effective = match write {
+                BatchWrite::Store { .. } => true,
+                BatchWrite::Delete { .. } => found.is_some() || !open.is_absence_final,
+                BatchWrite::Check { .. } => false,
+            };
+            if !is_effective {
+                continue;
+            }
+            let mut record = self.record(write, hash);
+            record.batch = batch_flags(open.appended, open.last);
+            if let BatchWrite::Store { .. } = write {
+                let alive = found.as_ref().filter(|found| !ftl.expired(found));
+                record.expiry_ms = self.target(hash, write).expiry_ms(alive);
+            }
+            let is_long = record.value.is_some_and(|value| long_store::is_built_in_parts(value.len()));
+            open.wrote = if is_long {
+                ftl.write_draft(&record, long_store::take_next(drafts), found)
+            } else {
+                ftl.write(&record, found)
+            };
+            open.appended += 1;
+        }
+        open.next = end;
+        if end < self.writes.len() {
+            Err(StallReason::Turn)
+        } else {
+            Ok(ExecutionOutcome::written(open.wrote))
+        }
+    }
+
+    /// Returns the end of the part that begins with a write.
+    fn end_of_part(&self, first: usize, writes_max: usize) -> usize {
+        let mut bytes = 0;
+        let fits = |index: &usize| {
+            bytes += self.short_bytes(*index);
+            *index == first || bytes <= COPY_PART_BYTES
+        };
+        first + (first..self.writes.len()).take(writes_max).take_while(fits).count()
+    }
+
+    /// Returns the bytes that are copied for a write: none of a long value, whose pages are built.
+    fn short_bytes(&self, index: usize) -> usize {
+        match &self.writes[index] {
+            BatchWrite::Store { value, .. } if long_store::is_built_in_parts(value.len()) => PAGE_DATA_BYTES,
+            write => record_bytes_of(write),
+        }
+    }
+}
+
+/// Returns the bytes of frames that records of `bytes` may take: those at the end of a block leave a rest.
+const fn frame_bytes(bytes: usize) -> usize {
+    bytes + bytes / 8 + 4 * PAGE_DATA_BYTES
+}
+
+/// Finds the record that each write replaces, or stalls for all pages that the lookups need.
+pub(super) fn find_all<M: Media>(
+    ftl: &Ftl<M>,
+    targets: &[KeyTarget<'_>],
+) -> Result<Vec<Option<FoundRecord>>, StallReason> {
+    let mut missing = Vec::new();
+    let mut all = Vec::with_capacity(targets.len());
+    for one in targets {
+        match one.find_replaced(ftl) {
+            Ok(found) => all.push(found),
+            Err(StallReason::Pages(pages)) => missing.extend(pages),
+            Err(stall) => return Err(stall),
+        }
+    }
+    if missing.is_empty() {
+        return Ok(all);
+    }
+    missing.sort_unstable();
+    missing.dedup();
+    Err(StallReason::Pages(missing))
+}
