@@ -20,6 +20,8 @@ const LARGE_BYTES: usize = 15_000_000;
 const CROWD_KEYS: usize = 200_000;
 /// Clients that CLIENT LIST lists.
 const CROWD_CLIENTS: usize = 9_900;
+/// Pairs of the MSET.
+const MSET_PAIRS: usize = 65_536;
 /// Commands of one long pipeline.
 const PIPELINE: usize = 20_000;
 
@@ -63,6 +65,7 @@ pub(super) const LONG_LOADS: &[LongLoad] = &[
     },
     LongLoad { name: "get", summary: "GET of a value of 15 MB", batch: || (encode(&[b"GET", b"large"]), 1) },
     LongLoad { name: "set", summary: "SET of a value of 15 MB", batch: store_large },
+    LongLoad { name: "mset", summary: "MSET of 65,536 short values", batch: store_many },
     LongLoad {
         name: "client_list",
         summary: "CLIENT LIST of 9,900 clients",
@@ -92,6 +95,14 @@ fn store_crowd(number: usize) -> Vec<u8> {
 
 fn store_large() -> (Vec<u8>, usize) {
     (encode(&[b"SET", b"stored", &vec![b'w'; LARGE_BYTES]]), 1)
+}
+
+/// Stores as many short values as one batch of the device holds.
+fn store_many() -> (Vec<u8>, usize) {
+    let pairs = (0..MSET_PAIRS).flat_map(|number| [format!("many:{number:0>8}"), String::from("v")]);
+    let arguments: Vec<String> = std::iter::once(String::from("MSET")).chain(pairs).collect();
+    let arguments: Vec<&[u8]> = arguments.iter().map(String::as_bytes).collect();
+    (encode(&arguments), 1)
 }
 
 /// Opens the connections that CLIENT LIST lists, as many as this process may have.
