@@ -17,6 +17,7 @@ pub mod device_ring;
 pub mod fault_guard;
 pub mod file;
 pub mod fork;
+pub mod growing_slice;
 pub mod mapped_region;
 pub mod numa;
 pub mod pinning;
