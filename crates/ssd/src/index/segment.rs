@@ -1,12 +1,13 @@
-//! One part of the hashed index: a sorted, linearly probed table that grows by a quarter.
+//! One part of the hashed index: a sorted, linearly probed table that grows by a quarter, where it lies.
 //!
 //! Input: 48-bit hashes and packed entries of 16 bytes. Output: the same, in hash order. Growth by a quarter, not by
-//! doubling, keeps the table between 70 % and 87 % full, and so the index under 32 bytes a key. Invariant: occupied
+//! doubling, keeps a table of eight pages or more between 65 % and 87 % full, a shorter one above 42 %. Invariant: occupied
 //! slots are sorted by hash, and no empty slot lies between an entry and its home slot.
 
 use super::{EntryLifetime, IndexEntry};
 use crate::command::NamespaceId;
 use crate::log::record::RecordAddress;
+use headwater_host::growing_slice::GrowingSlice;
 
 /// Bits of a hash that a segment keeps in each slot.
 pub(super) const SLOT_HASH_BITS: u32 = 48;
@@ -71,7 +72,7 @@ impl SegmentSlot {
 /// A table of `homes` home slots and a tail for entries that overflow the end.
 #[derive(Debug, Default)]
 pub(super) struct IndexSegment {
-    slots: Box<[SegmentSlot]>,
+    slots: GrowingSlice<SegmentSlot>,
     homes: usize,
     len: usize,
 }
@@ -135,26 +136,45 @@ impl IndexSegment {
 
     fn grow(&mut self) {
         let homes = (self.homes + self.homes.div_ceil(4)).max(HOMES_MIN);
-        *self = Self::from_sorted(homes, self.slots.iter().copied().filter(|slot| !slot.is_empty()));
+        self.spread(homes);
     }
 
-    /// Builds a table from slots in hash order; the tail grows until every slot fits.
-    fn from_sorted(homes: usize, sorted: impl Iterator<Item = SegmentSlot>) -> Self {
-        let mut slots = vec![SegmentSlot::default(); homes];
-        slots.reserve_exact(HOMES_MIN + homes / 64);
-        let mut table = Self { slots: Box::default(), homes, len: 0 };
-        let mut end = 0;
-        for slot in sorted {
-            end = end.max(table.home(slot.hash()));
-            if end >= slots.len() {
-                slots.resize(end + 1, SegmentSlot::default());
+    /// Moves every entry to its place in a table of `homes` home slots or a few more. The table becomes no shorter.
+    fn spread(&mut self, homes: usize) {
+        let slots = GrowingSlice::<SegmentSlot>::full_len(homes + HOMES_MIN + homes / 64);
+        // Every slot of the last page is in use.
+        self.homes = homes.max(slots.saturating_sub(HOMES_MIN) * 64 / 65);
+        // The tail grows until every entry fits.
+        let occupied = self.slots.iter().filter(|slot| !slot.is_empty());
+        let end = occupied.fold(0, |end, slot| self.home(slot.hash()).max(end) + 1);
+        self.slots.grow(GrowingSlice::<SegmentSlot>::full_len(slots.max(end + 1)));
+        // First all entries move to the end, where each lies at or behind its new place, because those behind it fit.
+        let mut packed = self.slots.len();
+        for at in (0..self.slots.len()).rev() {
+            let slot = std::mem::take(&mut self.slots[at]);
+            if !slot.is_empty() {
+                packed -= 1;
+                self.slots[packed] = slot;
             }
-            slots[end] = slot;
-            end += 1;
-            table.len += 1;
         }
-        slots.resize((homes + HOMES_MIN + homes / 64).max(slots.len() + 1), SegmentSlot::default());
-        table.slots = slots.into_boxed_slice();
+        let mut place = 0;
+        for at in packed..self.slots.len() {
+            let slot = std::mem::take(&mut self.slots[at]);
+            place = self.home(slot.hash()).max(place);
+            self.slots[place] = slot;
+            place += 1;
+        }
+    }
+
+    /// Builds a table of at least `homes` home slots from entries in hash order.
+    fn from_sorted(homes: usize, sorted: impl ExactSizeIterator<Item = SegmentSlot>) -> Self {
+        let len = sorted.len();
+        let mut slots = GrowingSlice::new(GrowingSlice::<SegmentSlot>::full_len(homes.max(len)));
+        for (to, slot) in slots.iter_mut().zip(sorted) {
+            *to = slot;
+        }
+        let mut table = Self { slots, homes: 0, len };
+        table.spread(homes);
         table
     }
 
@@ -212,7 +232,8 @@ impl IndexSegment {
         } else if kept < before {
             let homes = (kept * 5 / 4).max(HOMES_MIN);
             let slots = self.slots.iter().copied().filter(|slot| !slot.is_empty() && is_kept(slot));
-            *self = Self::from_sorted(homes, slots);
+            let slots: Vec<SegmentSlot> = slots.collect();
+            *self = Self::from_sorted(homes, slots.into_iter());
         }
         before
     }
