@@ -12,6 +12,7 @@ mod footprint;
 mod hostile;
 mod model;
 mod node;
+mod phase;
 
 use footprint::{Footprint, FootprintThirds};
 use headwater_host::clock::{Clock, Nanos};
@@ -19,6 +20,7 @@ use headwater_host::fault_guard::FaultGuard;
 use hostile::HostileCounts;
 use model::{CheckedClient, StrikeCount};
 use node::{SoakNode, check_status};
+use phase::{PhaseNumber, SoakPhase};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Time of the part with kills, as a share of the run.
@@ -49,6 +51,7 @@ struct NodeSoak {
     clock: Clock,
     run_time: Nanos,
     strikes: StrikeCount,
+    phase: PhaseNumber,
     kills: u64,
 }
 
@@ -64,12 +67,13 @@ impl NodeSoak {
             clock: Clock::start(),
             run_time: Nanos::from_millis(seconds * 1_000),
             strikes: StrikeCount::default(),
+            phase: PhaseNumber::default(),
             kills: 0,
         }
     }
 
     fn run(mut self) {
-        let mut client = CheckedClient::new(self.random.u64(..), self.strikes.clone());
+        let mut client = CheckedClient::new(self.random.u64(..), self.strikes.clone(), self.phase.clone());
         self.kill_again_and_again(&mut client);
         self.serve_hostile_clients(&mut client);
         self.check_at_the_end(&mut client);
@@ -85,12 +89,14 @@ impl NodeSoak {
         let end = Nanos(self.run_time.0 / KILLS_SHARE);
         while self.kills < 3 || self.clock.now() < end {
             let node = self.start();
+            self.phase.set(SoakPhase::Check);
             client.connect(&node.resp);
             client.check_all();
             // What is damaged shortly before a kill looks like a torn write.
             if self.kills % STRIKE_EVERY == 1 {
                 damage::strike(&mut self.random, &node.flash(), &self.strikes);
             }
+            self.phase.set(SoakPhase::Kill);
             let life = Nanos::from_millis(self.random.u64(LIFE_MS));
             std::thread::scope(|scope| {
                 let work = scope.spawn(|| client.work_until_the_end());
@@ -106,6 +112,7 @@ impl NodeSoak {
     /// Keeps one node, with hostile clients and damage, and measures it when they are gone.
     fn serve_hostile_clients(&mut self, client: &mut CheckedClient) {
         let node = self.start();
+        self.phase.set(SoakPhase::Check);
         client.connect(&node.resp);
         client.check_all();
         let stop = AtomicBool::new(false);
@@ -118,7 +125,9 @@ impl NodeSoak {
                 if samples.len() as u64 % STRIKE_EVERY == 1 {
                     damage::strike(&mut self.random, &node.flash(), &self.strikes);
                 }
+                self.phase.set(SoakPhase::Attack);
                 counts.add(&hostile::attack(&node, self.random.u64(..), cycle_time));
+                self.phase.set(SoakPhase::Rest);
                 samples.push(Footprint::at_rest(node.pid(), idle.descriptors));
                 assert!(!work.is_finished(), "the good client has ended");
             }
@@ -136,6 +145,7 @@ impl NodeSoak {
     /// Starts the node once more, writes again what damage made unreadable, and finds every answer right.
     fn check_at_the_end(&self, client: &mut CheckedClient) {
         let node = self.start();
+        self.phase.set(SoakPhase::Check);
         client.connect(&node.resp);
         client.check_all();
         let errors = client.errors();

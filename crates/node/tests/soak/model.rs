@@ -1,9 +1,11 @@
 //! The good client: it knows what every key may hold, and checks every answer.
 //!
-//! Input: a node, which is killed and started again, and whose file is damaged. Output: counts and latencies. Invariant:
+//! Input: a node, which is killed and started again, and whose file is damaged. Output: counts and latencies, and the
+//! slowest answer of each phase of the run. Invariant:
 //! a key holds the newest acknowledged write, or a later one whose reply never came; an answer is that or, once the file
 //! was damaged, an error.
 
+use crate::phase::{PhaseNumber, SlowestAnswers};
 use hdrhistogram::Histogram;
 use headwater_host::clock::{Clock, Nanos};
 use headwater_node::kv::resp_client::{ClientError, DecodedReply, NodeEndpoint, RespClient};
@@ -51,12 +53,14 @@ pub(crate) struct CheckedClient {
     answers: u64,
     errors: u64,
     latency_us: Histogram<u64>,
+    slowest: SlowestAnswers,
+    phase: PhaseNumber,
     strikes: StrikeCount,
 }
 
 impl CheckedClient {
     /// Makes a client of an empty node.
-    pub(crate) fn new(seed: u64, strikes: StrikeCount) -> Self {
+    pub(crate) fn new(seed: u64, strikes: StrikeCount, phase: PhaseNumber) -> Self {
         Self {
             client: None,
             random: fastrand::Rng::with_seed(seed),
@@ -66,6 +70,8 @@ impl CheckedClient {
             answers: 0,
             errors: 0,
             latency_us: Histogram::new(3).unwrap(),
+            slowest: SlowestAnswers::default(),
+            phase,
             strikes,
         }
     }
@@ -104,12 +110,13 @@ impl CheckedClient {
     pub(crate) fn text(&self) -> String {
         let at = |quantile: f64| self.latency_us.value_at_quantile(quantile);
         format!(
-            "the good client got {} answers, {} of them errors; p50 {} us, p99 {} us, most {} us",
+            "the good client got {} answers, {} of them errors; p50 {} us, p99 {} us, most {} us\n{}",
             self.answers,
             self.errors,
             at(0.5),
             at(0.99),
-            self.latency_us.max()
+            self.latency_us.max(),
+            self.slowest.text()
         )
     }
 
@@ -128,12 +135,13 @@ impl CheckedClient {
     }
 
     fn call(&mut self, parts: &[&[u8]]) -> Result<DecodedReply, ClientError> {
-        let before = self.clock.now();
+        let (before, phase) = (self.clock.now(), self.phase.get());
         let reply = self.client.as_mut().unwrap().call(parts);
         if let Ok(_) | Err(ClientError::Refused(_)) = reply {
             self.answers += 1;
             let Nanos(took) = self.clock.now().since(before);
             self.latency_us.record(took / 1_000).unwrap();
+            self.slowest.record(phase, self.phase.get(), before, took / 1_000, parts);
         }
         reply
     }
