@@ -1,23 +1,28 @@
 //! The kernels that copy and checksum payload: copy, copy past the cache, CRC-32C, and copy and CRC in one pass.
 //!
-//! Input: byte slices that the CPU owns. Output: the copied bytes, and their CRC-32C (Castagnoli). Invariant: every
-//! kernel returns the same result for the same bytes; the kernel is chosen once, from the CPU's features, and costs one
-//! load and one indirect call afterwards.
+//! Input: byte slices that the CPU owns, and shared memory that another process may write at any time. Output: the
+//! copied bytes, and their CRC-32C (Castagnoli). Invariant: every kernel returns the same result for the same bytes; the
+//! kernel is chosen once, from the CPU's features, and costs one load and one indirect call afterwards.
 //!
 //! A CRC here is a value that composes: `crc32c(crc32c(0, a), b)` is the CRC of `a` followed by `b`.
 
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod byte_pass;
 mod dispatch;
 mod fold;
 mod portable;
 #[cfg(target_arch = "x86_64")]
 mod stream;
+mod untrusted;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
 #[cfg(test)]
 mod tests;
+
+pub(crate) use untrusted::copy_untrusted;
 
 use dispatch::kernels;
 
@@ -61,6 +66,28 @@ pub fn crc32c(seed: u32, bytes: &[u8]) -> u32 {
 pub fn copy_crc32c(dst: &mut [u8], src: &[u8], seed: u32) -> u32 {
     assert_eq!(dst.len(), src.len(), "a copy between slices of lengths that differ");
     !kernels().copy_crc(!seed, dst, src)
+}
+
+/// Copies shared memory into `dst`, and returns the CRC-32C of the copied bytes, continued from `seed`. Another process
+/// may write the source during the copy: the result is about the bytes that `dst` then has.
+///
+/// # Safety
+/// `from` is readable for the length of `dst`, and the two ranges do not overlap.
+#[inline]
+pub(crate) unsafe fn copy_in_crc32c(dst: &mut [u8], from: *const u8, seed: u32) -> u32 {
+    // SAFETY: the caller promises the same.
+    !unsafe { kernels().copy_in_crc(!seed, dst, from) }
+}
+
+/// Copies `src` to shared memory, which another process may access during the copy, and returns the CRC-32C of `src`,
+/// continued from `seed`.
+///
+/// # Safety
+/// `to` is writable for the length of `src`, and the two ranges do not overlap.
+#[inline]
+pub(crate) unsafe fn copy_out_crc32c(to: *mut u8, src: &[u8], seed: u32) -> u32 {
+    // SAFETY: the caller promises the same.
+    !unsafe { kernels().copy_out_crc(!seed, to, src) }
 }
 
 /// Returns the CRC-32C of two runs of bytes, one behind the other, from the CRC of each and the length of the second.

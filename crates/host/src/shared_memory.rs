@@ -17,6 +17,7 @@ mod socket;
 pub use joined::{JoinError, SharedPages};
 pub use socket::{SEND_PIECES_MAX, SocketPiece, send_pieces};
 
+use crate::copy::{copy_in_crc32c, copy_out_crc32c, copy_untrusted};
 use crate::fault_guard::{GuardedRange, LostPages};
 use crate::mapped_region::SpanSink;
 use crate::reservation::{LentSpan, PageSpan};
@@ -279,6 +280,30 @@ impl SharedMemory {
         Ok(())
     }
 
+    /// Copies from the region to memory of this process in one pass, and returns the CRC-32C of the copied bytes,
+    /// continued from `seed`: of the bytes that `into` then has, also if a client writes the region during the copy.
+    ///
+    /// # Errors
+    /// [`OutOfRegion`] for a range that does not lie inside; nothing was copied.
+    #[inline]
+    pub fn copy_in_crc32c(&self, offset: usize, into: &mut [u8], seed: u32) -> Result<u32, OutOfRegion> {
+        let source = self.checked_address(offset, into.len())?;
+        // SAFETY: as in `copy_in`.
+        Ok(unsafe { copy_in_crc32c(into, source, seed) })
+    }
+
+    /// Copies from memory of this process to the region in one pass, and returns the CRC-32C of `from`, continued from
+    /// `seed`.
+    ///
+    /// # Errors
+    /// [`OutOfRegion`] for a range that does not lie inside; nothing was copied.
+    #[inline]
+    pub fn copy_out_crc32c(&self, offset: usize, from: &[u8], seed: u32) -> Result<u32, OutOfRegion> {
+        let target = self.checked_address(offset, from.len())?;
+        // SAFETY: as in `copy_out`.
+        Ok(unsafe { copy_out_crc32c(target, from, seed) })
+    }
+
     /// Returns the start of a checked range. The pointer is valid for `bytes` bytes while `self` lives.
     #[inline]
     fn checked_address(&self, offset: usize, bytes: usize) -> Result<*mut u8, OutOfRegion> {
@@ -361,47 +386,6 @@ fn is_hugetlbfs(system: &StatFs) -> bool {
     u64::try_from(system.f_type).is_ok_and(|kind| kind == HUGETLBFS)
 }
 
-/// Copies bytes while another process may write or read one side. The copied bytes may then be a mixture of old and
-/// new; nothing else can go wrong, because no ordinary load or store accesses them.
-///
-/// # Safety
-/// `from` is readable and `to` writable for `bytes` bytes, and the two ranges do not overlap.
-#[inline]
-#[cfg(target_arch = "x86_64")]
-unsafe fn copy_untrusted(to: *mut u8, from: *const u8, bytes: usize) {
-    // SAFETY: bounds: the caller promises both ranges. Alignment: the instruction needs none. Lifetime: the caller's,
-    // for the call. Aliasing: the ranges are apart; the instruction is opaque to the compiler, which therefore assumes
-    // nothing about either range across it, and the direction flag is clear at every asm block by the ABI.
-    unsafe {
-        std::arch::asm!(
-            "rep movsb",
-            inout("rcx") bytes => _,
-            inout("rdi") to => _,
-            inout("rsi") from => _,
-            options(nostack, preserves_flags),
-        );
-    }
-}
-
-/// Copies bytes while another process may write or read one side. The copied bytes may then be a mixture of old and
-/// new; each is loaded and stored once, by volatile access.
-///
-/// # Safety
-/// `from` is readable and `to` writable for `bytes` bytes, and the two ranges do not overlap.
-#[inline]
-#[cfg(not(target_arch = "x86_64"))]
-unsafe fn copy_untrusted(to: *mut u8, from: *const u8, bytes: usize) {
-    for place in 0..bytes {
-        // SAFETY: bounds: `place` is below `bytes`, for which the caller promises `from`. Alignment: of a byte.
-        // Lifetime: the caller's, for the call. Aliasing: no reference is made; volatile, since the other side may
-        // write.
-        let byte = unsafe { from.wrapping_add(place).read_volatile() };
-        // SAFETY: bounds: `place` is below `bytes`, for which the caller promises `to`. Alignment: of a byte. Lifetime:
-        // the caller's, for the call. Aliasing: no reference is made; volatile, since the other side may access it.
-        unsafe { to.wrapping_add(place).write_volatile(byte) };
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -430,11 +414,16 @@ mod tests {
             let refused = OutOfRegion { offset, bytes: 10, region_bytes: 100 };
             assert_eq!(region.copy_in(offset, &mut own), Err(refused));
             assert_eq!(region.copy_out(offset, &own), Err(refused));
+            assert_eq!(region.copy_in_crc32c(offset, &mut own, 1), Err(refused));
+            assert_eq!(region.copy_out_crc32c(offset, &own, 1), Err(refused));
         }
         assert_eq!(own, [0x55; 10]);
         region.copy_in(90, &mut own).unwrap();
         assert_eq!(own, [0; 10]);
         region.copy_in(100, &mut []).unwrap();
+        assert_eq!(region.copy_out_crc32c(90, b"123456789", 0), Ok(0xE306_9283));
+        assert_eq!(region.copy_in_crc32c(90, &mut own[..9], 0), Ok(0xE306_9283));
+        assert_eq!((&own[..9], region.copy_in_crc32c(100, &mut [], 7)), (&b"123456789"[..], Ok(7)));
     }
 
     #[test]

@@ -4,12 +4,13 @@
 //! four lanes process the message in 256-byte steps, one register the remaining 64-byte steps; the lanes are then
 //! combined into 16 bytes, which the crc32 instruction finishes together with the rest of the message.
 
+use super::byte_pass::{BytePass, CopyRoute};
 use super::fold::multipliers;
-use super::x86::{copy_crc_words, crc_of_lane, crc_words, words};
+use super::x86::{copy_crc_words, copy_in_crc_words, copy_out_crc_words, crc_of_lane, crc_words, words};
 use std::arch::x86_64::{
     __m512i, _mm_cvtsi32_si128, _mm_xor_si128, _mm512_clmulepi64_epi128, _mm512_extracti32x4_epi32,
-    _mm512_loadu_si512, _mm512_setr_epi64, _mm512_setzero_si512, _mm512_storeu_si512,
-    _mm512_ternarylogic_epi64, _mm512_xor_si512, _mm512_zextsi128_si512,
+    _mm512_setr_epi64, _mm512_setzero_si512, _mm512_ternarylogic_epi64, _mm512_xor_si512,
+    _mm512_zextsi128_si512,
 };
 
 /// The length below which folding does not pay.
@@ -27,7 +28,7 @@ pub(super) fn crc(state: u32, bytes: &[u8]) -> u32 {
     if bytes.len() < FOLD_BYTES_MIN {
         return crc_words(state, bytes);
     }
-    fold_message::<false>(state, &mut [], bytes)
+    fold_message(state, BytePass::over(bytes))
 }
 
 /// Continues the state over the bytes and copies them; the slices have one length.
@@ -40,49 +41,87 @@ pub(super) fn copy_crc(state: u32, dst: &mut [u8], src: &[u8]) -> u32 {
         dst.copy_from_slice(src);
         return crc(state, src);
     }
-    fold_message::<true>(state, dst, src)
+    fold_message(state, BytePass::between(dst, src))
 }
 
+/// Copies from shared memory, and continues the state over what was copied.
+///
+/// # Safety
+/// `from` is readable for the length of `dst`, and the two ranges do not overlap.
+#[target_feature(enable = "sse4.2,pclmulqdq,avx512f,avx512vl,vpclmulqdq")]
+pub(super) unsafe fn copy_in_crc(state: u32, dst: &mut [u8], from: *const u8) -> u32 {
+    if dst.len() < APART_BYTES_MIN {
+        // SAFETY: the caller promises the same.
+        return unsafe { copy_in_crc_words(state, dst, from) };
+    }
+    if dst.len() < TOGETHER_BYTES_MIN {
+        // SAFETY: the caller promises what the pass needs, for the time of the call.
+        copy_only(unsafe { BytePass::copy_in(dst, from) });
+        return crc(state, dst);
+    }
+    // SAFETY: the caller promises what the pass needs, for the time of the call.
+    fold_message(state, unsafe { BytePass::copy_in(dst, from) })
+}
+
+/// Copies to shared memory, and continues the state over the bytes.
+///
+/// # Safety
+/// `to` is writable for the length of `src`, and the two ranges do not overlap.
+#[target_feature(enable = "sse4.2,pclmulqdq,avx512f,avx512vl,vpclmulqdq")]
+pub(super) unsafe fn copy_out_crc(state: u32, to: *mut u8, src: &[u8]) -> u32 {
+    if src.len() < APART_BYTES_MIN {
+        // SAFETY: the caller promises the same.
+        return unsafe { copy_out_crc_words(state, to, src) };
+    }
+    if src.len() < TOGETHER_BYTES_MIN {
+        // SAFETY: the caller promises what the pass needs, for the time of the call.
+        copy_only(unsafe { BytePass::copy_out(to, src) });
+        return crc(state, src);
+    }
+    // SAFETY: the caller promises what the pass needs, for the time of the call.
+    fold_message(state, unsafe { BytePass::copy_out(to, src) })
+}
+
+/// Copies without a CRC.
+#[target_feature(enable = "avx512f")]
+#[inline]
+fn copy_only<R: CopyRoute>(mut pass: BytePass<'_, R>) {
+    while pass.left() >= 64 {
+        pass.take_512();
+    }
+    while pass.left() >= 8 {
+        pass.take_u64();
+    }
+    while pass.left() >= 1 {
+        pass.take_u8();
+    }
+}
+
+/// Continues the state over a pass of at least 64 bytes.
 #[target_feature(enable = "sse4.2,pclmulqdq,avx512f,avx512vl,vpclmulqdq")]
 #[inline]
-fn fold_message<const COPY: bool>(state: u32, dst: &mut [u8], src: &[u8]) -> u32 {
-    let (steps, rest) = src.as_chunks::<64>();
-    let (to_steps, to_rest) = dst.as_chunks_mut::<64>();
-    if COPY {
-        assert!(to_steps.len() == steps.len(), "a copy between slices of lengths that differ");
-        to_rest.copy_from_slice(rest);
-    }
-    let mut take = |step: usize| {
-        let bytes = load(&steps[step]);
-        if COPY {
-            store(&mut to_steps[step], bytes);
-        }
-        bytes
-    };
+fn fold_message<R: CopyRoute>(state: u32, mut pass: BytePass<'_, R>) -> u32 {
     let by_64 = lanes(const { [multipliers(64); 4] });
     let start = _mm512_zextsi128_si512(_mm_cvtsi32_si128(state.cast_signed()));
-    let mut sum = _mm512_xor_si512(take(0), start);
-    let mut next = 1;
-    if steps.len() >= 8 {
+    let is_long = pass.left() >= 512;
+    let mut sum = _mm512_xor_si512(pass.take_512(), start);
+    if is_long {
         let by_256 = lanes(const { [multipliers(256); 4] });
-        let (mut a, mut b, mut c, mut d) = (sum, take(1), take(2), take(3));
-        next = 4;
-        while next + 4 <= steps.len() {
-            a = fold_onto(a, by_256, take(next));
-            b = fold_onto(b, by_256, take(next + 1));
-            c = fold_onto(c, by_256, take(next + 2));
-            d = fold_onto(d, by_256, take(next + 3));
-            next += 4;
+        let (mut a, mut b, mut c, mut d) = (sum, pass.take_512(), pass.take_512(), pass.take_512());
+        while pass.left() >= 256 {
+            a = fold_onto(a, by_256, pass.take_512());
+            b = fold_onto(b, by_256, pass.take_512());
+            c = fold_onto(c, by_256, pass.take_512());
+            d = fold_onto(d, by_256, pass.take_512());
         }
         d = fold_onto(a, lanes(const { [multipliers(192); 4] }), d);
         d = fold_onto(b, lanes(const { [multipliers(128); 4] }), d);
         sum = fold_onto(c, by_64, d);
     }
-    while next < steps.len() {
-        sum = fold_onto(sum, by_64, take(next));
-        next += 1;
+    while pass.left() >= 64 {
+        sum = fold_onto(sum, by_64, pass.take_512());
     }
-    words::<COPY>(combine_lanes(sum), to_rest, rest)
+    words(combine_lanes(sum), &mut pass)
 }
 
 /// Moves four lanes towards the end of the message by the distance of the multipliers `by`, onto the bytes there.
@@ -112,18 +151,4 @@ fn combine_lanes(sum: __m512i) -> u32 {
 fn lanes(multipliers: [[u64; 2]; 4]) -> __m512i {
     let [[a, b], [c, d], [e, f], [g, h]] = multipliers.map(|pair| pair.map(u64::cast_signed));
     _mm512_setr_epi64(a, b, c, d, e, f, g, h)
-}
-
-#[target_feature(enable = "avx512f")]
-#[inline]
-fn load(from: &[u8; 64]) -> __m512i {
-    // SAFETY: the reference covers the 64 bytes that are read, and the load needs no alignment.
-    unsafe { _mm512_loadu_si512(from.as_ptr().cast()) }
-}
-
-#[target_feature(enable = "avx512f")]
-#[inline]
-fn store(to: &mut [u8; 64], bytes: __m512i) {
-    // SAFETY: the unique reference covers the 64 bytes that are written, and the store needs no alignment.
-    unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), bytes) }
 }

@@ -11,6 +11,12 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 type CrcKernel = unsafe fn(u32, &[u8]) -> u32;
 /// A function that also copies the bytes; both slices have one length.
 type CopyCrcKernel = unsafe fn(u32, &mut [u8], &[u8]) -> u32;
+/// A function that copies from shared memory, and continues the state over what was copied. Its caller promises that the
+/// source is readable for the length of the slice, and apart from it.
+type CopyInCrcKernel = unsafe fn(u32, &mut [u8], *const u8) -> u32;
+/// A function that copies to shared memory, and continues the state over the bytes. Its caller promises that the target is
+/// writable for the length of the slice, and apart from it.
+type CopyOutCrcKernel = unsafe fn(u32, *mut u8, &[u8]) -> u32;
 /// A function that copies past the cache; both slices have one length.
 type StreamKernel = unsafe fn(&mut [u8], &[u8]);
 
@@ -19,6 +25,8 @@ pub(super) struct KernelTable {
     pub(super) name: &'static str,
     pub(super) crc: CrcKernel,
     pub(super) copy_crc: CopyCrcKernel,
+    pub(super) copy_in_crc: CopyInCrcKernel,
+    pub(super) copy_out_crc: CopyOutCrcKernel,
     pub(super) stream: StreamKernel,
 }
 
@@ -34,6 +42,26 @@ impl KernelTable {
     pub(super) fn copy_crc(&self, state: u32, dst: &mut [u8], src: &[u8]) -> u32 {
         // SAFETY: as above; the two slices cannot overlap, one of them is unique.
         unsafe { (self.copy_crc)(state, dst, src) }
+    }
+
+    /// Copies from shared memory, and continues the state over what was copied.
+    ///
+    /// # Safety
+    /// `from` is readable for the length of `dst`, and the two ranges do not overlap.
+    #[inline]
+    pub(super) unsafe fn copy_in_crc(&self, state: u32, dst: &mut [u8], from: *const u8) -> u32 {
+        // SAFETY: features as above; the caller promises the source.
+        unsafe { (self.copy_in_crc)(state, dst, from) }
+    }
+
+    /// Copies to shared memory, and continues the state over the bytes.
+    ///
+    /// # Safety
+    /// `to` is writable for the length of `src`, and the two ranges do not overlap.
+    #[inline]
+    pub(super) unsafe fn copy_out_crc(&self, state: u32, to: *mut u8, src: &[u8]) -> u32 {
+        // SAFETY: features as above; the caller promises the target.
+        unsafe { (self.copy_out_crc)(state, to, src) }
     }
 
     #[inline]
@@ -68,6 +96,8 @@ static PORTABLE: KernelTable = KernelTable {
     name: "portable",
     crc: portable::crc,
     copy_crc: portable::copy_crc,
+    copy_in_crc: portable::copy_in_crc,
+    copy_out_crc: portable::copy_out_crc,
     stream: portable::stream,
 };
 
@@ -80,6 +110,8 @@ mod tables {
         name: "sse4.2",
         crc: x86::crc_words,
         copy_crc: x86::copy_crc_words,
+        copy_in_crc: x86::copy_in_crc_words,
+        copy_out_crc: x86::copy_out_crc_words,
         stream: portable::stream,
     };
 
@@ -87,6 +119,8 @@ mod tables {
         name: "sse4.2+pclmulqdq",
         crc: x86::crc,
         copy_crc: x86::copy_crc,
+        copy_in_crc: x86::copy_in_crc,
+        copy_out_crc: x86::copy_out_crc,
         stream: portable::stream,
     };
 
@@ -94,6 +128,8 @@ mod tables {
         name: "sse4.2+pclmulqdq+avx2",
         crc: x86::crc,
         copy_crc: x86::copy_crc,
+        copy_in_crc: x86::copy_in_crc,
+        copy_out_crc: x86::copy_out_crc,
         stream: stream::stream_avx2,
     };
 
@@ -101,6 +137,8 @@ mod tables {
         name: "avx512+vpclmulqdq",
         crc: avx512::crc,
         copy_crc: avx512::copy_crc,
+        copy_in_crc: avx512::copy_in_crc,
+        copy_out_crc: avx512::copy_out_crc,
         stream: stream::stream_avx512,
     };
 }

@@ -4,6 +4,7 @@
 //! all against the bitwise definition.
 
 use super::fold::TABLES;
+use super::untrusted::{copy_in_apart, copy_out_apart};
 
 /// Continues a raw CRC state over the bytes.
 pub(super) fn crc(state: u32, bytes: &[u8]) -> u32 {
@@ -37,6 +38,24 @@ pub(super) fn copy_crc(state: u32, dst: &mut [u8], src: &[u8]) -> u32 {
         to.copy_from_slice(from);
     }
     state
+}
+
+/// Copies from shared memory, and continues the state over what was copied.
+///
+/// # Safety
+/// `from` is readable for the length of `dst`, and the two ranges do not overlap.
+pub(super) unsafe fn copy_in_crc(state: u32, dst: &mut [u8], from: *const u8) -> u32 {
+    // SAFETY: the caller promises the same.
+    unsafe { copy_in_apart(crc, state, dst, from) }
+}
+
+/// Copies to shared memory, and continues the state over the bytes.
+///
+/// # Safety
+/// `to` is writable for the length of `src`, and the two ranges do not overlap.
+pub(super) unsafe fn copy_out_crc(state: u32, to: *mut u8, src: &[u8]) -> u32 {
+    // SAFETY: the caller promises the same.
+    unsafe { copy_out_apart(crc, state, to, src) }
 }
 
 /// Copies through the cache: there is no portable streaming store.

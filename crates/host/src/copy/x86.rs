@@ -3,11 +3,11 @@
 //! Input: a raw CRC state and bytes. Output: the state after them; the bytes, copied if requested. Four 128-bit lanes
 //! process the message in 64-byte steps; the result is a message of 16 bytes, which the crc32 instruction finishes.
 
+use super::byte_pass::{BytePass, CopyRoute};
 use super::fold::multipliers;
 use std::arch::x86_64::{
     __m128i, _mm_clmulepi64_si128, _mm_crc32_u8, _mm_crc32_u16, _mm_crc32_u32, _mm_crc32_u64,
-    _mm_cvtsi32_si128, _mm_cvtsi128_si64, _mm_extract_epi64, _mm_loadu_si128, _mm_set_epi64x,
-    _mm_storeu_si128, _mm_xor_si128,
+    _mm_cvtsi32_si128, _mm_cvtsi128_si64, _mm_extract_epi64, _mm_set_epi64x, _mm_xor_si128,
 };
 
 /// The length below which folding does not pay.
@@ -17,55 +17,56 @@ const FOLD_BYTES_MIN: usize = 192;
 #[target_feature(enable = "sse4.2")]
 #[inline]
 pub(super) fn crc_words(state: u32, bytes: &[u8]) -> u32 {
-    words::<false>(state, &mut [], bytes)
+    words(state, &mut BytePass::over(bytes))
 }
 
 /// Continues the state over the bytes and copies them; the slices have one length.
 #[target_feature(enable = "sse4.2")]
 #[inline]
 pub(super) fn copy_crc_words(state: u32, dst: &mut [u8], src: &[u8]) -> u32 {
-    words::<true>(state, dst, src)
+    words(state, &mut BytePass::between(dst, src))
 }
 
-/// Continues the state word by word; if `COPY`, stores the bytes in the same pass, without a call.
+/// Copies from shared memory, and continues the state over what was copied.
+///
+/// # Safety
+/// `from` is readable for the length of `dst`, and the two ranges do not overlap.
+#[target_feature(enable = "sse4.2")]
+#[inline]
+pub(super) unsafe fn copy_in_crc_words(state: u32, dst: &mut [u8], from: *const u8) -> u32 {
+    // SAFETY: the caller promises what the pass needs, for the time of the call.
+    words(state, &mut unsafe { BytePass::copy_in(dst, from) })
+}
+
+/// Copies to shared memory, and continues the state over the bytes.
+///
+/// # Safety
+/// `to` is writable for the length of `src`, and the two ranges do not overlap.
+#[target_feature(enable = "sse4.2")]
+#[inline]
+pub(super) unsafe fn copy_out_crc_words(state: u32, to: *mut u8, src: &[u8]) -> u32 {
+    // SAFETY: the caller promises what the pass needs, for the time of the call.
+    words(state, &mut unsafe { BytePass::copy_out(to, src) })
+}
+
+/// Continues the state word by word, without a call.
 #[target_feature(enable = "sse4.2")]
 #[inline]
 #[expect(clippy::cast_possible_truncation, reason = "the instruction leaves the upper half zero")]
-pub(super) fn words<const COPY: bool>(state: u32, dst: &mut [u8], src: &[u8]) -> u32 {
-    if COPY {
-        assert!(dst.len() == src.len(), "a copy between slices of lengths that differ");
-    }
-    let (words, rest) = src.as_chunks::<8>();
-    let (to_words, to_rest) = dst.as_chunks_mut::<8>();
+pub(super) fn words<R: CopyRoute>(state: u32, pass: &mut BytePass<'_, R>) -> u32 {
     let mut wide = u64::from(state);
-    for (index, word) in words.iter().enumerate() {
-        wide = _mm_crc32_u64(wide, u64::from_le_bytes(*word));
-        if COPY {
-            to_words[index] = *word;
-        }
+    while pass.left() >= 8 {
+        wide = _mm_crc32_u64(wide, pass.take_u64());
     }
     let mut state = wide as u32;
-    let (halves, rest) = rest.as_chunks::<4>();
-    let (to_halves, to_rest) = to_rest.as_chunks_mut::<4>();
-    if let Some(half) = halves.first() {
-        state = _mm_crc32_u32(state, u32::from_le_bytes(*half));
-        if COPY {
-            to_halves[0] = *half;
-        }
+    if pass.left() >= 4 {
+        state = _mm_crc32_u32(state, pass.take_u32());
     }
-    let (pairs, rest) = rest.as_chunks::<2>();
-    let (to_pairs, to_rest) = to_rest.as_chunks_mut::<2>();
-    if let Some(pair) = pairs.first() {
-        state = _mm_crc32_u16(state, u16::from_le_bytes(*pair));
-        if COPY {
-            to_pairs[0] = *pair;
-        }
+    if pass.left() >= 2 {
+        state = _mm_crc32_u16(state, pass.take_u16());
     }
-    if let Some(byte) = rest.first() {
-        state = _mm_crc32_u8(state, *byte);
-        if COPY {
-            to_rest[0] = *byte;
-        }
+    if pass.left() >= 1 {
+        state = _mm_crc32_u8(state, pass.take_u8());
     }
     state
 }
@@ -73,53 +74,55 @@ pub(super) fn words<const COPY: bool>(state: u32, dst: &mut [u8], src: &[u8]) ->
 /// Continues the state over the bytes.
 #[target_feature(enable = "sse4.2,pclmulqdq")]
 pub(super) fn crc(state: u32, bytes: &[u8]) -> u32 {
-    if bytes.len() < FOLD_BYTES_MIN {
-        return crc_words(state, bytes);
-    }
-    fold_message::<false>(state, &mut [], bytes)
+    message(state, BytePass::over(bytes))
 }
 
 /// Continues the state over the bytes and copies them; the slices have one length.
 #[target_feature(enable = "sse4.2,pclmulqdq")]
 pub(super) fn copy_crc(state: u32, dst: &mut [u8], src: &[u8]) -> u32 {
-    if src.len() < FOLD_BYTES_MIN {
-        return copy_crc_words(state, dst, src);
-    }
-    fold_message::<true>(state, dst, src)
+    message(state, BytePass::between(dst, src))
+}
+
+/// Copies from shared memory, and continues the state over what was copied.
+///
+/// # Safety
+/// `from` is readable for the length of `dst`, and the two ranges do not overlap.
+#[target_feature(enable = "sse4.2,pclmulqdq")]
+pub(super) unsafe fn copy_in_crc(state: u32, dst: &mut [u8], from: *const u8) -> u32 {
+    // SAFETY: the caller promises what the pass needs, for the time of the call.
+    message(state, unsafe { BytePass::copy_in(dst, from) })
+}
+
+/// Copies to shared memory, and continues the state over the bytes.
+///
+/// # Safety
+/// `to` is writable for the length of `src`, and the two ranges do not overlap.
+#[target_feature(enable = "sse4.2,pclmulqdq")]
+pub(super) unsafe fn copy_out_crc(state: u32, to: *mut u8, src: &[u8]) -> u32 {
+    // SAFETY: the caller promises what the pass needs, for the time of the call.
+    message(state, unsafe { BytePass::copy_out(to, src) })
 }
 
 #[target_feature(enable = "sse4.2,pclmulqdq")]
 #[inline]
-fn fold_message<const COPY: bool>(state: u32, dst: &mut [u8], src: &[u8]) -> u32 {
-    let (steps, rest) = src.as_chunks::<64>();
-    let (to_steps, to_rest) = dst.as_chunks_mut::<64>();
-    if COPY {
-        assert!(to_steps.len() == steps.len(), "a copy between slices of lengths that differ");
-        to_rest.copy_from_slice(rest);
+fn message<R: CopyRoute>(state: u32, mut pass: BytePass<'_, R>) -> u32 {
+    if pass.left() < FOLD_BYTES_MIN {
+        return words(state, &mut pass);
     }
     let by_64 = pair(const { multipliers(64) });
-    let mut lanes = [_mm_set_epi64x(0, 0); 4];
-    for (index, step) in steps.iter().enumerate() {
-        let (parts, _) = step.as_chunks::<16>();
-        for (lane, part) in lanes.iter_mut().zip(parts) {
-            let bytes = load(part);
-            *lane = _mm_xor_si128(fold(*lane, by_64), bytes);
-        }
-        if index == 0 {
-            lanes[0] = _mm_xor_si128(lanes[0], _mm_cvtsi32_si128(state.cast_signed()));
-        }
-        if COPY {
-            let (to_parts, _) = to_steps[index].as_chunks_mut::<16>();
-            for (to, part) in to_parts.iter_mut().zip(parts) {
-                store(to, load(part));
-            }
-        }
+    let (mut a, mut b) = (pass.take_128(), pass.take_128());
+    let (mut c, mut d) = (pass.take_128(), pass.take_128());
+    a = _mm_xor_si128(a, _mm_cvtsi32_si128(state.cast_signed()));
+    while pass.left() >= 64 {
+        a = _mm_xor_si128(fold(a, by_64), pass.take_128());
+        b = _mm_xor_si128(fold(b, by_64), pass.take_128());
+        c = _mm_xor_si128(fold(c, by_64), pass.take_128());
+        d = _mm_xor_si128(fold(d, by_64), pass.take_128());
     }
-    let [a, b, c, d] = lanes;
     let first =
         _mm_xor_si128(fold(a, pair(const { multipliers(48) })), fold(b, pair(const { multipliers(32) })));
     let last = _mm_xor_si128(fold(c, pair(const { multipliers(16) })), d);
-    words::<COPY>(crc_of_lane(_mm_xor_si128(first, last)), to_rest, rest)
+    words(crc_of_lane(_mm_xor_si128(first, last)), &mut pass)
 }
 
 /// Moves a lane towards the end of the message by the distance of the multipliers `by`.
@@ -143,18 +146,4 @@ pub(super) fn crc_of_lane(lane: __m128i) -> u32 {
 fn pair(multipliers: [u64; 2]) -> __m128i {
     let [first, second] = multipliers;
     _mm_set_epi64x(second.cast_signed(), first.cast_signed())
-}
-
-#[target_feature(enable = "sse2")]
-#[inline]
-fn load(from: &[u8; 16]) -> __m128i {
-    // SAFETY: the reference covers the 16 bytes that are read, and the load needs no alignment.
-    unsafe { _mm_loadu_si128(from.as_ptr().cast()) }
-}
-
-#[target_feature(enable = "sse2")]
-#[inline]
-fn store(to: &mut [u8; 16], bytes: __m128i) {
-    // SAFETY: the unique reference covers the 16 bytes that are written, and the store needs no alignment.
-    unsafe { _mm_storeu_si128(to.as_mut_ptr().cast(), bytes) }
 }

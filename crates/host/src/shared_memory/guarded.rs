@@ -177,6 +177,32 @@ mod tests {
     }
 
     #[test]
+    fn fused_copies_survive_pages_that_are_gone_and_count_what_was_copied() {
+        FaultGuard::install().unwrap();
+        for bytes in [3, 60, 200, 4_096, 9_000] {
+            for is_in in [true, false] {
+                let lost = LostPages::default();
+                let file = memfd_create(c"plain", MemfdFlags::empty()).unwrap();
+                ftruncate(&file, 16_384).unwrap();
+                let region = SharedMemory::map_client(file.as_fd(), 0, 16_384, &lost).unwrap();
+                region.copy_out(0, &[5; 16_384]).unwrap();
+                ftruncate(&file, 4_096).unwrap();
+                // The first bytes lie on the page that is still there.
+                let at = 4_096 - bytes.min(1_000) / 2;
+                let mut own = vec![7; bytes];
+                let crc = if is_in {
+                    region.copy_in_crc32c(at, &mut own, 0).unwrap()
+                } else {
+                    region.copy_out_crc32c(at, &own, 0).unwrap()
+                };
+                assert_eq!(crc, crate::copy::crc32c(0, &own), "{bytes} {is_in}");
+                assert!(own.iter().all(|byte| [0, 5, 7].contains(byte)), "{bytes} {is_in}");
+                assert!(lost.is_set(), "{bytes} {is_in}");
+            }
+        }
+    }
+
+    #[test]
     fn joined_pages_report_their_loss() {
         FaultGuard::install().unwrap();
         let file = memfd_create(c"plain", MemfdFlags::empty()).unwrap();
