@@ -4,6 +4,7 @@
 //! range stay mapped, here and for a device, as long as the range is held.
 
 use super::{ClientRegion, Iova, IovaRange, RegionAccess};
+use headwater_host::copy::crc32c;
 use headwater_host::shared_memory::OutOfRegion;
 use std::sync::Arc;
 
@@ -85,6 +86,25 @@ impl ClientSegments {
         })
     }
 
+    /// Copies bytes of the range as [`copy_in`](Self::copy_in), and in the same pass continues the CRC-32C `crc` over what
+    /// was copied: over the bytes that `into` then has, whatever the client writes during the copy. Returns how many
+    /// bytes, as `copy_in`, and the checksum.
+    #[inline]
+    pub fn copy_in_crc32c(&self, skip: usize, into: &mut [u8], mut crc: u32) -> (usize, u32) {
+        let copied = self.for_each_piece(skip, into.len(), |region, offset, done, bytes| {
+            let into = &mut into[done..done + bytes];
+            crc = match region {
+                Some(region) => region.memory.copy_in_crc32c(offset, into, crc)?,
+                None => {
+                    into.fill(0);
+                    crc32c(crc, into)
+                }
+            };
+            Ok(())
+        });
+        (copied, crc)
+    }
+
     /// Copies `from` into the range at offset `skip`, as many bytes as both have. Returns how many: 0 if the client
     /// [lost pages](Self::has_lost_pages) of these regions.
     ///
@@ -97,6 +117,27 @@ impl ClientSegments {
             Some(region) => region.memory.copy_out(offset, &from[done..done + bytes]),
             None => Ok(()),
         })
+    }
+
+    /// Copies `from` as [`copy_out`](Self::copy_out), and in the same pass continues the CRC-32C `crc` over it. Returns the
+    /// checksum, which does not tell if the client lost pages.
+    ///
+    /// # Panics
+    /// As `copy_out`, and if `from` is longer than the rest of the range.
+    #[inline]
+    pub fn copy_out_crc32c(&self, skip: usize, from: &[u8], mut crc: u32) -> u32 {
+        let is_allowed = from.is_empty() || !self.is_read_only;
+        assert!(is_allowed, "a command writes to memory that the device may only read");
+        assert!(from.len() <= self.bytes.saturating_sub(skip), "a copy is longer than its range");
+        self.for_each_piece(skip, from.len(), |region, offset, done, bytes| {
+            let from = &from[done..done + bytes];
+            crc = match region {
+                Some(region) => region.memory.copy_out_crc32c(offset, from, crc)?,
+                None => crc32c(crc, from),
+            };
+            Ok(())
+        });
+        crc
     }
 
     /// Appends the device addresses of the range to `into`, in data order. They exist for regions registered [with a

@@ -465,9 +465,8 @@ impl<M: Media> Ftl<M> {
         let taken = value_bytes.min(segments.bytes().saturating_sub(start));
         for piece in RecordPieces::new(self, address, skip, taken) {
             let piece = piece?;
-            crc = crc32c(crc, piece);
             self.prefetch_piece();
-            segments.copy_out(at, piece);
+            crc = segments.copy_out_crc32c(at, piece, crc);
             at += piece.len();
         }
         Ok((taken, crc))

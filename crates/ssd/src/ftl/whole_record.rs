@@ -56,9 +56,8 @@ impl<M: Media> Ftl<M> {
                 crc = copy_crc32c(&mut bytes[start..], copied, crc);
             }
             ValueSink::Client(segments) => {
-                crc = crc32c(crc, copied);
                 self.prefetch_piece();
-                segments.copy_out(window.offset, copied);
+                crc = segments.copy_out_crc32c(window.offset, copied, crc);
             }
         }
         let intact = crc32c(crc, rest) == header.crc || mutant(Mutant::ReadChecksumIgnored);

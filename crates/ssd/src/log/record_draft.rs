@@ -82,8 +82,8 @@ impl RecordDraft {
             let crc = self.crc;
             let page = self.open_page(dram);
             let here = (end - at).min(page.len());
-            segments.copy_in(at, &mut page[..here]);
-            self.crc = crc32c(crc, &page[..here]);
+            // Memory that the client can take away is checked before the draft is appended.
+            (_, self.crc) = segments.copy_in_crc32c(at, &mut page[..here], crc);
             self.bytes += here;
             at += here;
         }

@@ -13,7 +13,7 @@ use crate::media::geometry::{PAGE_DATA_BYTES, PAGES_PER_BLOCK};
 use crate::mutant::{Mutant, mutant};
 use headwater_dma::frame::MediaFrame;
 use headwater_dma::iova::ClientSegments;
-use headwater_host::copy::{copy, copy_crc32c, crc32c};
+use headwater_host::copy::{copy, copy_crc32c};
 use std::ops::Range;
 
 /// The state of one append.
@@ -98,9 +98,9 @@ impl RecordWriter<'_> {
             let (page, offset) = self.open_page();
             let here = (part.end - at).min(PAGE_DATA_BYTES - *offset);
             let target = &mut page[*offset..*offset + here];
-            let copied = segments.copy_in(at, target);
+            let copied;
+            (copied, crc) = segments.copy_in_crc32c(at, target, crc);
             assert!(copied == here, "memory that the client can take away was not copied before the append");
-            crc = crc32c(crc, target);
             *offset += here;
             at += here;
         }

@@ -4,6 +4,7 @@
 
 mod abort;
 mod blocks;
+mod changing_memory;
 mod host;
 mod limits;
 mod lost_memory;

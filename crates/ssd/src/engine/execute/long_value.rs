@@ -35,10 +35,7 @@ fn copy_piece(sink: &mut ValueSink, at: usize, piece: &[u8], crc: u32) -> u32 {
             bytes.resize(start + piece.len(), 0);
             copy_crc32c(&mut bytes[start..], piece, crc)
         }
-        ValueSink::Client(segments) => {
-            segments.copy_out(at, piece);
-            crc32c(crc, piece)
-        }
+        ValueSink::Client(segments) => segments.copy_out_crc32c(at, piece, crc),
     }
 }
 
