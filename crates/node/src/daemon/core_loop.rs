@@ -8,8 +8,6 @@
 //!   serving --(stop requested)--> draining --(every front end drained, or the limit)--> ended
 //! ```
 
-mod wait_set;
-
 use crate::daemon::damage_log::{DamageLog, log_failure};
 use crate::daemon::metrics::{MetricsBoard, NodeHealth};
 use crate::daemon::stop::StopSignal;
@@ -18,8 +16,8 @@ use headwater_frontend::counters::FrontEndCounters;
 use headwater_frontend::front_end::{FrontEnd, PollCost};
 use headwater_host::clock::{Clock, Nanos};
 use headwater_nvme::queue_pair::SleepDecision;
-use std::os::fd::AsFd as _;
-use wait_set::{ReadyFrontEnds, WaitSet};
+use rustix::event::epoll;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// Maximum wait for clients to receive their last replies.
 pub const DRAIN_MAX: Nanos = Nanos(10_000_000_000);
@@ -28,7 +26,7 @@ const PUBLISH_INTERVAL: Nanos = Nanos(100_000_000);
 
 /// Minimum time between two polls of a front end that needs system calls, while another one is polled in memory.
 const SYSCALL_POLL_INTERVAL: Nanos = Nanos(5_000);
-/// Minimum time between two searches for work of idle front ends while another one is active.
+/// Minimum time between two polls of such a front end while it is idle and another one is active.
 const IDLE_POLL_INTERVAL: Nanos = Nanos(10_000);
 /// Time without progress after which a front end is idle.
 const IDLE_AFTER: Nanos = Nanos(50_000);
@@ -52,22 +50,10 @@ pub struct CoreLoop<'a, 'f, D> {
 /// The poll times and activity of the front ends.
 #[derive(Debug, Default)]
 pub struct PollSchedule {
-    /// Time of the last search for work of all front ends.
-    searched: Nanos,
-    /// The turns so far.
-    turn: u64,
-    /// The last turn in which the device had completions or other progress.
-    device_progress: u64,
-    front_ends: Vec<FrontEndActivity>,
-}
-
-/// The activity of one front end.
-#[derive(Clone, Copy, Debug, Default)]
-struct FrontEndActivity {
-    /// Time of its last progress.
-    progress: Nanos,
-    /// The turn of its last poll.
-    polled: u64,
+    /// Time of the last poll of all front ends.
+    all_polled: Nanos,
+    /// Time of the last progress of each front end.
+    last_progress: Vec<Nanos>,
 }
 
 impl<D> std::fmt::Debug for CoreLoop<'_, '_, D> {
@@ -107,7 +93,7 @@ impl<D: CoreWork> CoreLoop<'_, '_, D> {
                 self.board.set_health(NodeHealth::Draining);
                 self.front_ends.iter_mut().for_each(|front_end| front_end.drain());
             }
-            if self.poll(now, &wait_set, draining_since.is_some()) {
+            if self.poll(now) {
                 moved_at = now;
                 unpublished = true;
             }
@@ -144,70 +130,59 @@ impl<D: CoreWork> CoreLoop<'_, '_, D> {
         }
     }
 
-    /// Polls the front ends that have work, those that had some a moment ago, and the device.
-    fn poll(&mut self, now: Nanos, wait_set: &WaitSet, draining: bool) -> bool {
+    fn poll(&mut self, now: Nanos) -> bool {
         let wall = self.clock.wall();
         let mut moved = false;
-        let schedule = &mut self.schedule;
-        schedule.turn += 1;
-        schedule.front_ends.resize(self.front_ends.len(), FrontEndActivity::default());
+        let PollSchedule { all_polled, last_progress: last } = &mut self.schedule;
+        last.resize(self.front_ends.len(), Nanos::ZERO);
         let in_memory = self.front_ends.iter().any(|front_end| front_end.poll_cost() == PollCost::Memory);
-        let is_lively = |activity: &FrontEndActivity| now.since(activity.progress) < IDLE_AFTER;
-        let every = match (in_memory, schedule.front_ends.iter().any(is_lively)) {
+        let is_lively = |moved: Nanos| now.since(moved) < IDLE_AFTER;
+        let lively = last.iter().any(|&moved| is_lively(moved));
+        let every = match (in_memory, lively) {
             (true, _) => SYSCALL_POLL_INTERVAL,
             (false, true) => IDLE_POLL_INTERVAL,
             (false, false) => Nanos::ZERO,
         };
-        let all = now.since(schedule.searched) >= every;
-        let ready = match all {
-            // A drain ends by steps that no descriptor announces.
-            true if draining => ReadyFrontEnds::ALL,
-            true => wait_set.ready(),
-            false => ReadyFrontEnds::NONE,
-        };
+        let all = now.since(*all_polled) >= every;
         if all {
-            schedule.searched = now;
+            *all_polled = now;
         }
-        for (number, (front_end, activity)) in
-            self.front_ends.iter_mut().zip(&mut schedule.front_ends).enumerate()
-        {
-            let is_due = match front_end.poll_cost() {
-                PollCost::Memory => true,
-                PollCost::Kernel => {
-                    let in_turn = is_lively(activity) && (all || !in_memory);
-                    let has_work = || {
-                        ready.contains(number)
-                            || activity.polled <= schedule.device_progress
-                            || front_end.next_deadline().is_some_and(|due| due <= now)
-                    };
-                    in_turn || (all && has_work())
-                }
-            };
-            if !is_due {
-                continue;
-            }
-            activity.polled = schedule.turn;
-            if front_end.poll(self.device, now, wall) {
-                activity.progress = now;
+        for (front_end, last) in self.front_ends.iter_mut().zip(last) {
+            let in_turn = front_end.poll_cost() == PollCost::Memory || (!in_memory && is_lively(*last));
+            if (all || in_turn) && front_end.poll(self.device, now, wall) {
+                *last = now;
                 moved = true;
             }
         }
-        if self.device.poll(now, wall) {
-            schedule.device_progress = schedule.turn;
-            moved = true;
-        }
+        moved |= self.device.poll(now, wall);
         moved
     }
 
-    /// Creates the set of everything that can end a sleep.
-    fn create_wait_set(&self, stop: &StopSignal) -> std::io::Result<WaitSet> {
-        let front_ends = self.front_ends.iter().map(|front_end| front_end.wake_descriptor());
-        Ok(WaitSet::new(front_ends, self.device.wake_descriptor(), stop.as_fd())?)
+    /// Creates an epoll descriptor with everything that can end a sleep.
+    fn create_wait_set(&self, stop: &StopSignal) -> std::io::Result<OwnedFd> {
+        let wait_set = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let add = |descriptor: BorrowedFd<'_>| {
+            epoll::add(&wait_set, descriptor, epoll::EventData::new_u64(0), epoll::EventFlags::IN)
+        };
+        for front_end in &self.front_ends {
+            add(front_end.wake_descriptor())?;
+        }
+        if let Some(media) = self.device.wake_descriptor() {
+            add(media)?;
+        }
+        // Edge-triggered: the byte is never read, and a draining loop must still be able to sleep.
+        epoll::add(
+            &wait_set,
+            stop.as_fd(),
+            epoll::EventData::new_u64(1),
+            epoll::EventFlags::IN | epoll::EventFlags::ET,
+        )?;
+        Ok(wait_set)
     }
 
     fn sleep(
         &self,
-        wait_set: &WaitSet,
+        wait_set: &OwnedFd,
         now: Nanos,
         own: Option<Nanos>,
         stopping: bool,
@@ -224,8 +199,12 @@ impl<D: CoreWork> CoreLoop<'_, '_, D> {
             Some(until) => Some(timespec(until.since(now))),
         };
         tracing::trace!(?until, stopping, "core sleeps");
-        wait_set.wait(span.as_ref())?;
-        Ok(())
+        let mut events =
+            [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; 8];
+        match epoll::wait(wait_set.as_fd(), &mut events, span.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
     }
 
     fn publish(&self, damage: &mut DamageLog, now: Nanos) -> bool {
@@ -259,7 +238,6 @@ mod tests {
     use headwater_ssd::engine::DeviceStats;
     use std::cell::Cell;
     use std::io::{Read as _, Write as _};
-    use std::os::fd::BorrowedFd;
     use std::os::unix::net::UnixStream;
     use std::sync::atomic::{AtomicU64, Ordering};
 
