@@ -107,7 +107,8 @@ impl<M: Media> Ftl<M> {
         }
     }
 
-    /// Seals the log for a commit, unless it is reserved. The guard pages and the records need frames; without them the commit waits.
+    /// Seals the log for a commit, unless it is reserved. The guard pages and the records need frames; without them the
+    /// commit waits.
     fn begin_commit(&mut self, now: Nanos) -> bool {
         if self.is_log_reserved() && !mutant(Mutant::CommitSplitsBatch) {
             return false;

@@ -46,8 +46,8 @@ impl<M: Media> Ftl<M> {
         Ok(true)
     }
 
-    /// Reads the next part of a value, at most `bytes_max` bytes, into a sink, which is cleared. The reader is closed by the end of
-    /// the value, and by every result but [`PartRead::Done`].
+    /// Reads the next part of a value, at most `bytes_max` bytes, into a sink, which is cleared. The reader is closed by
+    /// the end of the value, and by every result but [`PartRead::Done`].
     pub(crate) fn read_held_value(
         &mut self,
         front_end: FrontEndId,
