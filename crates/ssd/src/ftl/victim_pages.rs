@@ -5,7 +5,6 @@
 
 use super::Ftl;
 use crate::log::page_reads::ReadResult;
-use crate::media::unreadable::READ_RETRY_DELAYS;
 use crate::media::{Media, PageAddress};
 use headwater_host::clock::Nanos;
 use std::collections::{BTreeMap, BTreeSet};
@@ -66,8 +65,8 @@ impl<M: Media> Ftl<M> {
             ReadResult::Outdated => {}
             ReadResult::Failed(error) => {
                 let attempts = pages.attempts.entry(page).or_default();
-                match READ_RETRY_DELAYS.get(*attempts) {
-                    Some(delay) if error.may_pass() && !pages.passed_over.contains(&page) => {
+                match error.retry_delays().get(*attempts) {
+                    Some(delay) if !pages.passed_over.contains(&page) => {
                         *attempts += 1;
                         pages.retry_at = pages.retry_at.max(Some(now.after(*delay)));
                     }

@@ -32,6 +32,18 @@ impl MediaError {
         }
     }
 
+    /// Returns the delays after which the collector repeats the read, which may keep writes waiting. A page is read again
+    /// once if its bytes are wrong, in case the read was of another page: bytes that are wrong twice stay so, while an
+    /// error of the transfer may take its time to pass.
+    #[must_use]
+    pub fn retry_delays(&self) -> &'static [Nanos] {
+        match self {
+            Self::Damaged { .. } => &READ_RETRY_DELAYS[..1],
+            _ if self.may_pass() => &READ_RETRY_DELAYS,
+            _ => &[],
+        }
+    }
+
     /// Returns the kernel's error number; `None` if the medium itself says that the page is lost.
     #[must_use]
     pub fn errno(&self) -> Option<i32> {
@@ -275,8 +287,12 @@ mod tests {
         for (errno, passes) in
             [(61, false), (84, false), (5, true), (110, true), (67, true), (121, true), (11, true)]
         {
-            assert_eq!(MediaError::Io { errno, page }.may_pass(), passes, "errno {errno}");
+            let error = MediaError::Io { errno, page };
+            assert_eq!(error.may_pass(), passes, "errno {errno}");
+            assert_eq!(error.retry_delays().len(), if passes { 3 } else { 0 }, "errno {errno}");
         }
         assert!(!MediaError::Unreadable { page }.may_pass());
+        assert!(MediaError::Unreadable { page }.retry_delays().is_empty());
+        assert_eq!(MediaError::Damaged { page }.retry_delays(), [Nanos::from_millis(10)]);
     }
 }
