@@ -8,6 +8,8 @@
 //!   serving --(stop requested)--> draining --(every front end drained, or the limit)--> ended
 //! ```
 
+mod wait_set;
+
 use crate::daemon::damage_log::{DamageLog, log_failure};
 use crate::daemon::metrics::{MetricsBoard, NodeHealth};
 use crate::daemon::stop::StopSignal;
@@ -16,8 +18,8 @@ use headwater_frontend::counters::FrontEndCounters;
 use headwater_frontend::front_end::{FrontEnd, PollCost};
 use headwater_host::clock::{Clock, Nanos};
 use headwater_nvme::queue_pair::SleepDecision;
-use rustix::event::epoll;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::AsFd as _;
+use wait_set::{ReadyFrontEnds, WaitSet};
 
 /// Maximum wait for clients to receive their last replies.
 pub const DRAIN_MAX: Nanos = Nanos(10_000_000_000);
@@ -26,8 +28,10 @@ const PUBLISH_INTERVAL: Nanos = Nanos(100_000_000);
 
 /// Minimum time between two polls of a front end that needs system calls, while another one is polled in memory.
 const SYSCALL_POLL_INTERVAL: Nanos = Nanos(5_000);
-/// Minimum time between two polls of such a front end while it is idle and another one is active.
+/// Minimum time between two searches for work of idle front ends while another one is active.
 const IDLE_POLL_INTERVAL: Nanos = Nanos(10_000);
+/// Minimum time between two polls of a front end without known work, which may have got room that another one released.
+const ALL_POLL_INTERVAL: Nanos = Nanos(1_000_000);
 /// Time without progress after which a front end is idle.
 const IDLE_AFTER: Nanos = Nanos(50_000);
 
@@ -50,10 +54,30 @@ pub struct CoreLoop<'a, 'f, D> {
 /// The poll times and activity of the front ends.
 #[derive(Debug, Default)]
 pub struct PollSchedule {
+    /// Time of the last search for work of all front ends.
+    searched: Nanos,
     /// Time of the last poll of all front ends.
     all_polled: Nanos,
-    /// Time of the last progress of each front end.
-    last_progress: Vec<Nanos>,
+    /// True if all front ends are polled in the next turn.
+    must_poll_all: bool,
+    /// True if all front ends were polled in the last turn, and neither one of them nor the device made progress.
+    is_quiet: bool,
+    /// The turns so far.
+    turn: u64,
+    /// The last turn in which the device had completions or other progress.
+    device_progress: u64,
+    front_ends: Vec<FrontEndActivity>,
+}
+
+/// The activity of one front end.
+#[derive(Clone, Copy, Debug, Default)]
+struct FrontEndActivity {
+    /// Time of its last progress.
+    progress: Nanos,
+    /// True if its last poll made progress, so that it may have more work, which its descriptor need not announce.
+    moved: bool,
+    /// The turn of its last poll.
+    polled: u64,
 }
 
 impl<D> std::fmt::Debug for CoreLoop<'_, '_, D> {
@@ -93,7 +117,7 @@ impl<D: CoreWork> CoreLoop<'_, '_, D> {
                 self.board.set_health(NodeHealth::Draining);
                 self.front_ends.iter_mut().for_each(|front_end| front_end.drain());
             }
-            if self.poll(now) {
+            if self.poll(now, &wait_set, draining_since.is_some()) {
                 moved_at = now;
                 unpublished = true;
             }
@@ -114,6 +138,10 @@ impl<D: CoreWork> CoreLoop<'_, '_, D> {
                 std::hint::spin_loop();
                 continue;
             }
+            if !self.schedule.is_quiet {
+                self.schedule.must_poll_all = true;
+                continue;
+            }
             if self
                 .front_ends
                 .iter_mut()
@@ -130,59 +158,79 @@ impl<D: CoreWork> CoreLoop<'_, '_, D> {
         }
     }
 
-    fn poll(&mut self, now: Nanos) -> bool {
+    /// Polls the front ends that have work, those that had some a moment ago, and the device.
+    fn poll(&mut self, now: Nanos, wait_set: &WaitSet, draining: bool) -> bool {
         let wall = self.clock.wall();
         let mut moved = false;
-        let PollSchedule { all_polled, last_progress: last } = &mut self.schedule;
-        last.resize(self.front_ends.len(), Nanos::ZERO);
+        let schedule = &mut self.schedule;
+        schedule.turn += 1;
+        schedule.front_ends.resize(self.front_ends.len(), FrontEndActivity::default());
         let in_memory = self.front_ends.iter().any(|front_end| front_end.poll_cost() == PollCost::Memory);
-        let is_lively = |moved: Nanos| now.since(moved) < IDLE_AFTER;
-        let lively = last.iter().any(|&moved| is_lively(moved));
-        let every = match (in_memory, lively) {
+        let is_lively = |activity: &FrontEndActivity| now.since(activity.progress) < IDLE_AFTER;
+        let every = match (in_memory, schedule.front_ends.iter().any(is_lively)) {
             (true, _) => SYSCALL_POLL_INTERVAL,
             (false, true) => IDLE_POLL_INTERVAL,
             (false, false) => Nanos::ZERO,
         };
-        let all = now.since(*all_polled) >= every;
+        // A drain ends by steps that no descriptor announces.
+        let polls_all =
+            schedule.must_poll_all || draining || now.since(schedule.all_polled) >= ALL_POLL_INTERVAL;
+        let all = polls_all || now.since(schedule.searched) >= every;
+        let ready = match (polls_all, all) {
+            (true, _) => ReadyFrontEnds::ALL,
+            (false, true) => wait_set.ready(),
+            (false, false) => ReadyFrontEnds::NONE,
+        };
         if all {
-            *all_polled = now;
+            schedule.searched = now;
         }
-        for (front_end, last) in self.front_ends.iter_mut().zip(last) {
-            let in_turn = front_end.poll_cost() == PollCost::Memory || (!in_memory && is_lively(*last));
-            if (all || in_turn) && front_end.poll(self.device, now, wall) {
-                *last = now;
+        if polls_all {
+            schedule.all_polled = now;
+            schedule.must_poll_all = false;
+        }
+        for (number, (front_end, activity)) in
+            self.front_ends.iter_mut().zip(&mut schedule.front_ends).enumerate()
+        {
+            let is_due = match front_end.poll_cost() {
+                PollCost::Memory => true,
+                PollCost::Kernel => {
+                    let in_turn = is_lively(activity) && (all || !in_memory);
+                    let has_work = || {
+                        ready.contains(number)
+                            || activity.moved
+                            || activity.polled <= schedule.device_progress
+                            || front_end.next_deadline().is_some_and(|due| due <= now)
+                    };
+                    in_turn || (all && has_work())
+                }
+            };
+            if !is_due {
+                continue;
+            }
+            activity.polled = schedule.turn;
+            activity.moved = front_end.poll(self.device, now, wall);
+            if activity.moved {
+                activity.progress = now;
                 moved = true;
             }
         }
-        moved |= self.device.poll(now, wall);
+        if self.device.poll(now, wall) {
+            schedule.device_progress = schedule.turn;
+            moved = true;
+        }
+        schedule.is_quiet = polls_all && !moved;
         moved
     }
 
-    /// Creates an epoll descriptor with everything that can end a sleep.
-    fn create_wait_set(&self, stop: &StopSignal) -> std::io::Result<OwnedFd> {
-        let wait_set = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let add = |descriptor: BorrowedFd<'_>| {
-            epoll::add(&wait_set, descriptor, epoll::EventData::new_u64(0), epoll::EventFlags::IN)
-        };
-        for front_end in &self.front_ends {
-            add(front_end.wake_descriptor())?;
-        }
-        if let Some(media) = self.device.wake_descriptor() {
-            add(media)?;
-        }
-        // Edge-triggered: the byte is never read, and a draining loop must still be able to sleep.
-        epoll::add(
-            &wait_set,
-            stop.as_fd(),
-            epoll::EventData::new_u64(1),
-            epoll::EventFlags::IN | epoll::EventFlags::ET,
-        )?;
-        Ok(wait_set)
+    /// Creates the set of everything that can end a sleep.
+    fn create_wait_set(&self, stop: &StopSignal) -> std::io::Result<WaitSet> {
+        let front_ends = self.front_ends.iter().map(|front_end| front_end.wake_descriptor());
+        Ok(WaitSet::new(front_ends, self.device.wake_descriptor(), stop.as_fd())?)
     }
 
     fn sleep(
         &self,
-        wait_set: &OwnedFd,
+        wait_set: &WaitSet,
         now: Nanos,
         own: Option<Nanos>,
         stopping: bool,
@@ -199,12 +247,8 @@ impl<D: CoreWork> CoreLoop<'_, '_, D> {
             Some(until) => Some(timespec(until.since(now))),
         };
         tracing::trace!(?until, stopping, "core sleeps");
-        let mut events =
-            [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; 8];
-        match epoll::wait(wait_set.as_fd(), &mut events, span.as_ref()) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-            Err(errno) => Err(errno.into()),
-        }
+        wait_set.wait(span.as_ref())?;
+        Ok(())
     }
 
     fn publish(&self, damage: &mut DamageLog, now: Nanos) -> bool {
@@ -238,6 +282,7 @@ mod tests {
     use headwater_ssd::engine::DeviceStats;
     use std::cell::Cell;
     use std::io::{Read as _, Write as _};
+    use std::os::fd::BorrowedFd;
     use std::os::unix::net::UnixStream;
     use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -329,6 +374,61 @@ mod tests {
         });
         assert_eq!(board.health(), NodeHealth::Draining);
         assert_eq!(board.snapshot().front_ends.connections, 1);
+    }
+
+    /// A front end with a number of steps of work, which its descriptor never announces.
+    struct SteppingFrontEnd<'c> {
+        stream: UnixStream,
+        steps: u64,
+        polls: &'c Cell<u64>,
+    }
+
+    impl FrontEnd<IdleDevice> for SteppingFrontEnd<'_> {
+        fn poll(&mut self, _device: &mut IdleDevice, _now: Nanos, _wall: UnixMillis) -> bool {
+            self.polls.set(self.polls.get() + 1);
+            let moved = self.steps > 0;
+            self.steps = self.steps.saturating_sub(1);
+            moved
+        }
+        fn wake_descriptor(&self) -> BorrowedFd<'_> {
+            self.stream.as_fd()
+        }
+        fn drain(&mut self) {}
+        fn is_drained(&self) -> bool {
+            true
+        }
+        fn add_counters(&self, _into: &mut FrontEndCounters) {}
+    }
+
+    #[test]
+    fn front_end_that_made_progress_is_polled_again_however_long_the_turn_took() {
+        let pairs: Vec<_> = (0..2).map(|_| UnixStream::pair().unwrap()).collect();
+        let polls = [Cell::new(0), Cell::new(0)];
+        let (stop, _handle) = StopSignal::manual().unwrap();
+        let board = MetricsBoard::default();
+        let front_ends = pairs.iter().zip([3, u64::MAX]).zip(&polls).map(|((pair, steps), polls)| {
+            let stream = pair.0.try_clone().unwrap();
+            Box::new(SteppingFrontEnd { stream, steps, polls }) as Box<dyn FrontEnd<IdleDevice>>
+        });
+        let mut core = CoreLoop {
+            device: &mut IdleDevice::default(),
+            front_ends: front_ends.collect(),
+            clock: Clock::start(),
+            spin: Nanos::ZERO,
+            board: &board,
+            schedule: PollSchedule::default(),
+        };
+        let wait_set = core.create_wait_set(&stop).unwrap();
+        // Each turn is longer than the time after which a front end counts as idle.
+        let turn = Nanos(2 * IDLE_AFTER.0);
+        let turns = ALL_POLL_INTERVAL.0 / turn.0;
+        for number in 0..turns {
+            core.poll(ALL_POLL_INTERVAL.after(Nanos(number * turn.0)), &wait_set, false);
+        }
+        assert_eq!(polls[0].get(), 4, "three polls with progress, and one that ended without");
+        assert_eq!(polls[1].get(), turns);
+        core.poll(ALL_POLL_INTERVAL.after(ALL_POLL_INTERVAL), &wait_set, false);
+        assert_eq!(polls[0].get(), 5, "all front ends are polled from time to time");
     }
 
     #[test]
