@@ -6,6 +6,7 @@
 //! Invariant: the outcome's gate covers every sequence the command wrote or saw.
 
 mod batch;
+mod block_batch;
 mod block_namespace;
 mod block_read;
 mod block_write;
@@ -16,6 +17,8 @@ mod long_value;
 mod namespace;
 mod staged_value;
 mod value_parts;
+
+pub(crate) use block_batch::BlockBatch;
 
 use crate::command::{
     NamespaceId, ReadRelease, RecordExpiry, Sequence, SsdCommand, SsdCompletion, ValueSink, ValueSource,
@@ -153,7 +156,7 @@ pub(crate) fn go_on<M: Media>(
             let progress = (&mut operation.batch_plan, &mut operation.store_progress);
             batch::batch(ftl, namespace, writes, progress)
         }
-        _ => unreachable!("the log is reserved for an operation that does not append in parts"),
+        _ => block_write::go_on(ftl, operation),
     }
 }
 

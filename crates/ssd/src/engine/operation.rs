@@ -8,6 +8,7 @@ use crate::command::{
     SsdCompletion, ValueSink, WriteCondition,
 };
 use crate::engine::batch_plan::BatchPlan;
+use crate::engine::execute::BlockBatch;
 use crate::engine::key_span::{KeySpan, merged};
 use crate::ftl::namespace_table::record_position;
 use crate::index::{KeyHash, KeyHasher};
@@ -84,8 +85,10 @@ pub(crate) struct BlockProgress {
     pub(crate) seen: Sequence,
     /// The highest sequence that it read of a batch, which a power cut loses only as a whole.
     pub(crate) seen_in_batch: Sequence,
-    /// Bytes of the blocks being copied or compared.
+    /// Bytes of the blocks being copied, compared or written.
     pub(crate) bytes: Vec<u8>,
+    /// The records of a command that writes many blocks, while they are appended.
+    pub(crate) batch: Option<Box<BlockBatch>>,
 }
 
 /// The progress of a read of a long value, kept while other operations have their turn.
@@ -179,11 +182,12 @@ impl DeviceOperation {
     pub(crate) fn has_begun_copy(&self) -> bool {
         self.value_progress.is_some_and(|progress| progress.bytes_done > 0)
             || self.store_progress.as_ref().is_some_and(|progress| !progress.drafts.is_empty())
+            || self.is_write() && !self.progress.bytes.is_empty()
     }
 
     /// Returns true if a part of its records is appended.
     pub(crate) fn is_appending(&self) -> bool {
-        self.batch_plan.as_ref().is_some_and(|plan| plan.open.is_some())
+        self.progress.batch.is_some() || self.batch_plan.as_ref().is_some_and(|plan| plan.open.is_some())
     }
 
     /// Returns true if it appends to the log, or shows the records of many keys at one moment: it waits while the log is

@@ -381,6 +381,9 @@ impl<M: Media> SsdDevice<M> {
         if !operation.holds_keys {
             self.schedule.held.hold(at, operation);
         }
+        if self.schedule.reserver == Some(at) && !self.ftl.is_log_reserved() {
+            self.schedule.end_reservation(&mut self.ftl);
+        }
         if stall == StallReason::Turn && self.schedule.waiting_for_room.front() == Some(&at) {
             // It found room, and other operations may write while it is built.
             self.schedule.waiting_for_room.pop_front();

@@ -5,7 +5,7 @@ use headwater_host::clock::{Nanos, UnixMillis};
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::{
     FrontEndId, Fua, Lba, LbaRange, NamespaceId, ReadRelease, RecordExpiry, SsdCommand, SsdCompletion,
-    WriteCondition,
+    ValueSource, WriteCondition,
 };
 use headwater_ssd::engine::{DeviceConfig, SsdDevice, StartTime};
 use headwater_ssd::media::memory::MemoryMedia;
@@ -141,7 +141,7 @@ pub(crate) fn read(start: u64, blocks: u32) -> SsdCommand {
     SsdCommand::Read { range: range(start, blocks), sink: Vec::new().into() }
 }
 
-pub(crate) fn write(start: u64, data: Vec<u8>, fua: Fua) -> SsdCommand {
+pub(crate) fn write(start: u64, data: impl Into<ValueSource>, fua: Fua) -> SsdCommand {
     SsdCommand::Write { start: Lba(start), data: data.into(), fua }
 }
 

@@ -7,6 +7,7 @@ mod blocks;
 mod changing_memory;
 mod host;
 mod limits;
+mod long_writes;
 mod lost_memory;
 mod model;
 mod parts;

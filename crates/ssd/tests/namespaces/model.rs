@@ -4,7 +4,7 @@ use super::host::{NamespaceHost, blocks, range, write};
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::{Fua, Lba, NamespaceId, SsdCommand};
 use headwater_ssd::engine::{DeviceConfig, Durability};
-use headwater_ssd::limits::NAMESPACES;
+use headwater_ssd::limits::{BATCH_PART_WRITES, NAMESPACES};
 use headwater_ssd::media::file::{FileMedia, FileOptions};
 use headwater_ssd::media::{FlashGeometry, Media};
 use headwater_ssd::namespace::{BlockFormat, NamespaceChange};
@@ -150,7 +150,9 @@ impl<M: Media + std::fmt::Debug> ModelRun<M> {
 
 fn config(seed: u64) -> DeviceConfig {
     let durability = if seed.is_multiple_of(2) { Durability::OnFlush } else { Durability::Always };
-    DeviceConfig { durability: [durability; NAMESPACES], frames_max: 512, ..DeviceConfig::default() }
+    let batch_part_writes = [BATCH_PART_WRITES, 1, 3][(seed % 3) as usize];
+    let durability = [durability; NAMESPACES];
+    DeviceConfig { durability, frames_max: 512, batch_part_writes, ..DeviceConfig::default() }
 }
 
 #[test]

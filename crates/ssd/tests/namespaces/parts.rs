@@ -14,8 +14,8 @@ use headwater_ssd::namespace::NamespaceChange;
 use headwater_testkit::unsealed_memory::unsealed_files;
 use std::os::fd::AsFd as _;
 
-const DISK: NamespaceId = NamespaceId(2);
-const MIB: usize = 1 << 20;
+pub(super) const DISK: NamespaceId = NamespaceId(2);
+pub(super) const MIB: usize = 1 << 20;
 
 fn store(key: &'static [u8], value: Vec<u8>) -> SsdCommand {
     SsdCommand::Store {
@@ -39,7 +39,7 @@ fn text(bytes: usize) -> Vec<u8> {
 }
 
 /// Returns a host with a disk of 8 MiB of data, and a short value.
-fn host() -> (NamespaceHost, Vec<u8>) {
+pub(super) fn host() -> (NamespaceHost, Vec<u8>) {
     let mut host = NamespaceHost::new(128, DeviceConfig::default());
     let create = SsdCommand::Namespace(NamespaceChange::Create(blocks(B4096, 4_096)));
     assert_eq!(host.run(DISK, create).status, Status::SUCCESS);
@@ -52,7 +52,7 @@ fn host() -> (NamespaceHost, Vec<u8>) {
 }
 
 /// Submits a command, and returns the number of short reads that complete before it, each within one turn.
-fn short_reads_beside(
+pub(super) fn short_reads_beside(
     host: &mut NamespaceHost,
     namespace: NamespaceId,
     command: SsdCommand,

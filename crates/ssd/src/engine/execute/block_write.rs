@@ -1,10 +1,12 @@
 //! Commands that write blocks: Write, Deallocate, Copy.
 //!
 //! Input: blocks and their bytes. Output: one record a block, or a tombstone for a removed block, in one all-or-nothing
-//! batch. Invariant: a command writes one unbroken run of sequences, so that a power cut keeps all of it or nothing; a
-//! removal of more than [`DEALLOCATE_BATCH_MAX`] blocks is several such runs.
+//! batch; of many blocks in parts (`block_batch.rs`). Invariant: a command writes one unbroken run of sequences, so that
+//! a power cut keeps all of it or nothing; a removal of more than [`DEALLOCATE_BATCH_MAX`] blocks is several such runs.
 
+use super::block_batch::{self, BlockWrite};
 use super::block_namespace::BlockNamespace;
+use super::long_batch::is_long;
 use super::{ExecutionOutcome, ReleaseGate, block_read, require_durable, staged_value};
 use crate::command::{Fua, Lba, LbaRange, NamespaceId, Sequence, SsdCommand, ValueSource};
 use crate::engine::key_span::KeySpan;
@@ -37,7 +39,7 @@ pub(super) fn run<M: Media>(
         unreachable!("an expiry is no command on blocks")
     };
     let (outcome, fua) = match command {
-        SsdCommand::Write { start, data, fua } => (write(ftl, &extent, *start, data)?, *fua),
+        SsdCommand::Write { start, data, fua } => (write(ftl, &extent, (*start, data), walk)?, *fua),
         SsdCommand::Deallocate { ranges, fua } => {
             if let Err(status) = ranges.iter().try_for_each(|range| extent.check_range(*range)) {
                 return Ok(ExecutionOutcome::status(status, Sequence(0)));
@@ -51,12 +53,45 @@ pub(super) fn run<M: Media>(
         }
         _ => unreachable!("the command does not write blocks"),
     };
-    Ok(match (fua, outcome.gate) {
+    Ok(with_access(outcome, fua))
+}
+
+/// Goes on with a command whose records are appended in parts.
+pub(super) fn go_on<M: Media>(
+    ftl: &mut Ftl<M>,
+    operation: &mut DeviceOperation,
+) -> Result<ExecutionOutcome, StallReason> {
+    let DeviceOperation { work: OperationWork::Command(command), progress: walk, .. } = operation else {
+        unreachable!("an expiry is no command on blocks")
+    };
+    let (data, fua) = match command {
+        SsdCommand::Write { data, fua, .. } => (Some(&*data), *fua),
+        SsdCommand::Deallocate { fua, .. } | SsdCommand::Copy { fua, .. } => (None, *fua),
+        _ => unreachable!("the command does not write blocks"),
+    };
+    let wrote = match block_batch::append_part(ftl, data, walk)? {
+        Ok(wrote) => wrote,
+        Err(status) => return Ok(ExecutionOutcome::status(status, Sequence(0))),
+    };
+    walk.seen = wrote;
+    let end = walk.batch.take().map(|batch| batch.end());
+    if let (SsdCommand::Deallocate { .. }, Some((Some(last), DEALLOCATE_BATCH_MAX..))) = (&*command, end) {
+        // Other operations run before it continues.
+        walk.next_removal = Some(KeyHash(KeyHash::of_block(operation.namespace, last).0 + 1));
+        ftl.release_log();
+        return Err(StallReason::Turn);
+    }
+    Ok(with_access(ExecutionOutcome::written(wrote), fua))
+}
+
+/// Returns the outcome with the gate that a forced access needs.
+fn with_access(outcome: ExecutionOutcome, fua: Fua) -> ExecutionOutcome {
+    match (fua, outcome.gate) {
         (Fua::Yes, ReleaseGate::IfPromised(sequence)) if !mutant(Mutant::ForcedUnitAccessIgnored) => {
             ExecutionOutcome { gate: ReleaseGate::Durable(sequence), ..outcome }
         }
         _ => outcome,
-    })
+    }
 }
 
 /// The result of a check for room on the medium.
@@ -84,6 +119,9 @@ fn check_room_for<M: Media>(
     {
         return Ok(RoomCheck::Exceeded(status));
     }
+    if is_long(ftl, written + removed, more) {
+        return block_batch::check_room(ftl, more).map(|()| RoomCheck::Available);
+    }
     // A record that does not fit into a block leaves the block's end unused: an eighth more covers it.
     let slack = if written + removed > 1 { more / 8 } else { 0 };
     ftl.check_client_room(more + slack)?;
@@ -93,8 +131,8 @@ fn check_room_for<M: Media>(
 fn write<M: Media>(
     ftl: &mut Ftl<M>,
     extent: &BlockNamespace,
-    start: Lba,
-    data: &ValueSource,
+    (start, data): (Lba, &ValueSource),
+    walk: &mut BlockProgress,
 ) -> Result<ExecutionOutcome, StallReason> {
     let (bytes, count) = (extent.format.bytes(), data.len() >> extent.format.shift());
     let range = LbaRange { start, blocks: narrow(count) };
@@ -102,8 +140,16 @@ fn write<M: Media>(
         return Ok(ExecutionOutcome::status(status, Sequence(0)));
     }
     let blocks = || (start.0..).map(Lba).take(count);
+    let is_in_parts = is_long(ftl, count, count * extent.record_bytes());
+    if is_in_parts && let Err(status) = block_batch::stage_part(data, walk)? {
+        return Ok(ExecutionOutcome::status(status, Sequence(0)));
+    }
     if let RoomCheck::Exceeded(status) = check_room_for(ftl, extent, (count, 0), blocks())? {
         return Ok(ExecutionOutcome::status(status, Sequence(0)));
+    }
+    if is_in_parts {
+        let records = blocks().zip((0..).step_by(bytes).map(Some)).collect();
+        return Err(block_batch::begin(ftl, extent, records, walk));
     }
     let data = match staged_value::stage(data) {
         Ok(data) => data,
@@ -146,6 +192,10 @@ fn deallocate<M: Media>(
     let room = check_room_for(ftl, extent, (0, doomed.len()), std::iter::empty())?;
     if let RoomCheck::Exceeded(status) = room {
         return Ok(ExecutionOutcome::status(status, Sequence(0)));
+    }
+    if is_long(ftl, doomed.len(), 0) {
+        let records = doomed.iter().map(|block| (block.namespace_and_lba().1, None)).collect();
+        return Err(block_batch::begin(ftl, extent, records, walk));
     }
     let last = doomed.len() - 1;
     for (index, block) in doomed.iter().enumerate() {
@@ -219,8 +269,9 @@ fn copy<M: Media>(
     let (bytes, for_good) = (extent.format.bytes(), absence_is_final(ftl, extent.namespace));
     // A block of zeroes needs no record: the record of an overwritten block is removed instead.
     let blocks = (destination.0..).map(Lba).zip(walk.bytes.chunks_exact(bytes));
-    let blocks: Vec<(Lba, Option<&[u8]>)> = blocks
-        .map(|(lba, block)| (lba, (!is_zero(block)).then_some(block)))
+    let blocks: Vec<BlockWrite> = blocks
+        .zip((0..).step_by(bytes))
+        .map(|((lba, block), at)| (lba, (!is_zero(block)).then_some(at)))
         .filter(|(lba, block)| block.is_some() || !for_good || extent.entry(ftl, *lba).is_some())
         .collect();
     let written = blocks.iter().filter(|(_, block)| block.is_some()).count();
@@ -229,10 +280,14 @@ fn copy<M: Media>(
     if let RoomCheck::Exceeded(status) = room {
         return Ok(ExecutionOutcome::status(status, walk.seen));
     }
+    if is_long(ftl, blocks.len(), written * extent.record_bytes()) {
+        return Err(block_batch::begin(ftl, extent, blocks, walk));
+    }
     let last = blocks.len().saturating_sub(1);
     let mut wrote = walk.seen;
-    for (index, (lba, block)) in blocks.into_iter().enumerate() {
-        wrote = extent.write(ftl, lba, block.map(RecordSource::Bytes), batch_flags(index, last));
+    for (index, (lba, at)) in blocks.into_iter().enumerate() {
+        let block = at.map(|at| RecordSource::Bytes(&walk.bytes[at..at + bytes]));
+        wrote = extent.write(ftl, lba, block, batch_flags(index, last));
     }
     Ok(ExecutionOutcome::written(wrote))
 }
