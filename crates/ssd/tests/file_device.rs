@@ -29,13 +29,13 @@ struct FileHost {
 
 impl FileHost {
     fn on(media: FileMedia) -> Self {
+        Self::with(media, DeviceConfig::default())
+    }
+
+    fn with(media: FileMedia, config: DeviceConfig) -> Self {
         let clock = Clock::start();
         let start = StartTime { now: clock.now(), wall: WALL };
-        Self {
-            device: SsdDevice::open(media, DeviceConfig::default(), start, &mut |_| {}).unwrap(),
-            clock,
-            token: 0,
-        }
+        Self { device: SsdDevice::open(media, config, start, &mut |_| {}).unwrap(), clock, token: 0 }
     }
 
     fn open(directory: &Path, options: FileOptions) -> Self {
@@ -135,4 +135,35 @@ fn acknowledged_writes_survive_reopening_the_file() {
             acknowledged_writes_survive(options, fastrand::u64(..));
         }
     }
+}
+
+#[test]
+fn key_in_use_stays_in_memory_beside_many_times_the_memory_of_long_values() {
+    const LONG_BYTES: usize = 1 << 20;
+    let directory = TempDir::new().unwrap();
+    let media =
+        FileMedia::create(directory.path(), FlashGeometry::with_blocks(128), [7; 16], FileOptions::default())
+            .unwrap();
+    // 16 MiB of pages.
+    let mut host = FileHost::with(media, DeviceConfig { frames_max: 1_024, ..DeviceConfig::default() });
+    let store = |key: &'static [u8], value: Vec<u8>| SsdCommand::Store {
+        key: Bytes::from_static(key),
+        value: value.into(),
+        condition: WriteCondition::Always,
+        expiry: RecordExpiry::Never,
+    };
+    for (key, value) in
+        [(&b"once"[..], b"2".to_vec()), (b"long", vec![7; LONG_BYTES]), (b"used", b"1".to_vec())]
+    {
+        host.submit(store(key, value));
+        assert_eq!(host.next().status, Status::SUCCESS);
+    }
+    for _ in 0..80 {
+        host.submit(store(b"long", vec![7; LONG_BYTES]));
+        assert_eq!(host.next().status, Status::SUCCESS);
+        assert_eq!(host.get(b"used").unwrap(), b"1");
+    }
+    assert_eq!(host.device.stats().cache_misses, 0, "the key in use was read from the file");
+    assert_eq!(host.get(b"once").unwrap(), b"2");
+    assert_eq!(host.device.stats().cache_misses, 1, "80 MiB fit into 16 MiB");
 }

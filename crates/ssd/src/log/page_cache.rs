@@ -7,6 +7,7 @@
 use crate::media::geometry::{BlockId, FlashGeometry, PAGES_PER_BLOCK, PageAddress};
 use headwater_dma::frame::{FramePool, MediaFrame};
 use headwater_dma::pool::Pool;
+use std::cell::Cell;
 
 /// Index into `slots` plus one; zero means that the page is not cached.
 type SlotLink = u32;
@@ -16,7 +17,8 @@ struct CacheSlot {
     page: PageAddress,
     frame: MediaFrame,
     pins: u16,
-    referenced: bool,
+    /// True if the page was used since the clock hand last passed it.
+    is_used: Cell<bool>,
 }
 
 /// Frames and the page cache.
@@ -82,30 +84,27 @@ impl PageCache {
         (link as usize).checked_sub(1)
     }
 
-    /// Returns the bytes of a page (data, then spare) if it is cached.
+    /// Returns the bytes of a page (data, then spare) if it is cached, and marks it as used.
     #[must_use]
     #[inline]
     pub fn peek(&self, page: PageAddress) -> Option<&[u8]> {
         let slot = self.slots[self.slot_of(page)?].as_ref()?;
+        // Most uses are of a page that is marked already: the line of its slot stays unmodified then.
+        if !slot.is_used.get() {
+            slot.is_used.set(true);
+        }
         Some(&slot.frame)
     }
 
-    /// Marks a page as used recently.
-    #[inline]
-    pub fn touch(&mut self, page: PageAddress) {
-        if let Some(slot) = self.slot_of(page).and_then(|at| self.slots[at].as_mut()) {
-            slot.referenced = true;
-        }
-    }
-
-    /// Puts a page into the cache. A page that is cached already keeps its frame; the new frame goes back to the pool.
+    /// Puts a page into the cache, unmarked: pages that are written or read once leave before those that are used again. A
+    /// page that is cached already keeps its frame; the new frame goes back to the pool.
     #[expect(clippy::cast_possible_truncation, reason = "slots are limited by frames, frames by memory")]
     pub fn insert(&mut self, page: PageAddress, frame: MediaFrame) {
         if self.slot_of(page).is_some() {
             self.pool.put_back(frame);
             return;
         }
-        let slot = CacheSlot { page, frame, pins: 0, referenced: true };
+        let slot = CacheSlot { page, frame, pins: 0, is_used: Cell::new(false) };
         let at = match self.free_slots.pop() {
             Some(at) => {
                 self.slots[at as usize] = Some(slot);
@@ -162,7 +161,7 @@ impl PageCache {
             let at = self.clock_hand;
             self.clock_hand = (self.clock_hand + 1) % self.slots.len();
             match self.slots[at].as_mut() {
-                Some(slot) if slot.pins == 0 && slot.referenced => slot.referenced = false,
+                Some(slot) if slot.pins == 0 && slot.is_used.replace(false) => {}
                 Some(slot) if slot.pins == 0 => return self.drop_slot(at),
                 _ => {}
             }
@@ -210,6 +209,24 @@ mod tests {
             dram.insert(page(number), frame);
         }
         assert!(dram.peek(page(0)).is_none());
+    }
+
+    #[test]
+    fn a_page_in_use_outlives_any_number_of_pages_that_are_used_once() {
+        let mut dram = dram(8);
+        let frame = filled(&mut dram, 0);
+        dram.insert(page(0), frame);
+        for number in 1..64 {
+            assert!(dram.peek(page(0)).is_some(), "page 0 was evicted before page {number}");
+            let frame = filled(&mut dram, number);
+            dram.insert(page(number), frame);
+        }
+        dram.drop_block(BlockId(0));
+        for number in 0..16 {
+            let frame = filled(&mut dram, number);
+            dram.insert(page(number), frame);
+        }
+        assert!(dram.peek(page(0)).is_none(), "a page that is not used stayed");
     }
 
     #[test]
