@@ -70,6 +70,9 @@ pub trait CoreDevice: CoreWork {
         command: SsdCommand,
     ) -> Result<(), SubmitError>;
 
+    /// Returns true if a command that is submitted now is not refused as [`SubmitError::Busy`].
+    fn has_room(&self, namespace: NamespaceId, command: &SsdCommand) -> bool;
+
     /// Returns an estimate of the length of a key's value, in bytes, that is too low only if two keys have the same hash;
     /// 0 if there is no such key. Commands that were submitted and not executed do not count.
     fn value_bytes(&self, namespace: NamespaceId, key: &[u8]) -> usize;
@@ -108,6 +111,10 @@ impl<M: Media> CoreDevice for SsdDevice<M> {
             return Err(SubmitError::Refused(Status::INVALID_NAMESPACE));
         }
         Self::submit(self, front_end, namespace, token, command)
+    }
+
+    fn has_room(&self, namespace: NamespaceId, command: &SsdCommand) -> bool {
+        Self::has_room(self, namespace, command)
     }
 
     #[inline]

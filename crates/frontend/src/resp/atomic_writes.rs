@@ -2,53 +2,102 @@
 //!
 //! Input: keys and values of one namespace. Output: one batch, in which each key occurs once, and one reply.
 
-use super::errors::{self, ErrorReply};
+use super::errors;
 use super::operation_step::{DriveResult, OperationContext};
 use super::reply::RespReply;
-use super::request::RespRequest;
+use super::request::{OwnedArguments, RespRequest};
 use crate::core_device::CoreDevice;
 use bytes::Bytes;
+use hashbrown::HashTable;
+use hashbrown::hash_table::Entry;
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::{
-    BatchWrite, NamespaceId, RecordExpiry, SsdCommand, SsdCompletion, SubmitError, WriteCondition,
+    BatchWrite, NamespaceId, RecordExpiry, SsdCompletion, SubmitError, WriteCondition,
 };
 use headwater_ssd::limits::BATCH_WRITES_MAX;
-use std::collections::BTreeMap;
+use std::hash::{BuildHasher as _, RandomState};
+
+/// Pairs of a key and a value that are parsed in one step.
+const PAIRS_AT_ONCE: usize = 4_096;
+/// Up to this number of writes a repeated key is searched, and then looked up.
+const SEARCHED_MAX: usize = 16;
 
 /// An atomic batch of writes.
 #[derive(Debug)]
 pub(crate) struct AtomicWrites {
     namespace: NamespaceId,
-    writes: Vec<BatchWrite>,
-    condition: WriteCondition,
+    writes: UniqueWrites,
+    /// The arguments that are not parsed yet.
+    rest: Option<OwnedArguments>,
     done: Option<RespReply>,
     submitted: bool,
 }
 
+/// Writes in which each key occurs once.
+#[derive(Debug)]
+struct UniqueWrites {
+    writes: Vec<BatchWrite>,
+    condition: WriteCondition,
+    /// The numbers of the writes by their keys; nothing iterates.
+    numbers: HashTable<usize>,
+    /// Keyed at random, so that no client knows which keys meet in the table.
+    hasher: RandomState,
+}
+
+impl UniqueWrites {
+    fn new(pairs: usize, condition: WriteCondition) -> Self {
+        let numbers = HashTable::with_capacity(if pairs > SEARCHED_MAX { pairs } else { 0 });
+        Self { writes: Vec::with_capacity(pairs), condition, numbers, hasher: RandomState::new() }
+    }
+
+    /// Adds the write of a key, or gives the key's write another value.
+    fn put(&mut self, key: Bytes, value: Bytes) {
+        let store = BatchWrite::Store { key, value, condition: self.condition, expiry: RecordExpiry::Never };
+        match self.number_of(store.key()) {
+            Some(at) => self.writes[at] = store,
+            None => self.writes.push(store),
+        }
+    }
+
+    /// Returns the number of a key's write. A key without one gets the next number.
+    fn number_of(&mut self, key: &[u8]) -> Option<usize> {
+        if self.numbers.capacity() == 0 {
+            return self.writes.iter().position(|write| write.key() == key);
+        }
+        let (writes, hasher) = (&self.writes, &self.hasher);
+        let hash_of = |at: &usize| hasher.hash_one(writes[*at].key());
+        match self.numbers.entry(hasher.hash_one(key), |at| writes[*at].key() == key, hash_of) {
+            Entry::Occupied(at) => Some(*at.get()),
+            Entry::Vacant(vacant) => {
+                vacant.insert(writes.len());
+                None
+            }
+        }
+    }
+
+    /// Puts the first pairs of some arguments. Returns the number of arguments that they are.
+    fn put_part(&mut self, pairs: &RespRequest<'_>) -> usize {
+        let end = pairs.len().min(2 * PAIRS_AT_ONCE);
+        for at in (0..end).step_by(2) {
+            self.put(pairs.bytes(at), pairs.bytes(at + 1));
+        }
+        end
+    }
+}
+
 impl AtomicWrites {
-    /// Parses alternating keys and values. The last value of a repeated key is used.
+    /// Parses alternating keys and values: the first ones here, the rest in the first steps. The last value of a repeated
+    /// key is used.
     pub(crate) fn parse(
         request: &RespRequest<'_>,
         namespace: NamespaceId,
         condition: WriteCondition,
-    ) -> Result<Self, ErrorReply> {
-        let mut last: BTreeMap<Bytes, usize> = BTreeMap::new();
-        for at in (1..request.len()).step_by(2) {
-            last.insert(request.bytes(at), at + 1);
-        }
-        if last.len() > BATCH_WRITES_MAX {
-            return Err(errors::batch_of_too_many(last.len()));
-        }
-        let writes = last
-            .into_iter()
-            .map(|(key, at)| BatchWrite::Store {
-                key,
-                value: request.bytes(at),
-                condition,
-                expiry: RecordExpiry::Never,
-            })
-            .collect();
-        Ok(Self { namespace, writes, condition, done: None, submitted: false })
+    ) -> Self {
+        let pairs = request.skip(1);
+        let mut writes = UniqueWrites::new(pairs.len() / 2, condition);
+        let parsed = writes.put_part(&pairs);
+        let rest = (parsed < pairs.len()).then(|| pairs.skip(parsed).to_owned());
+        Self { namespace, writes, rest, done: None, submitted: false }
     }
 
     /// Submits the device commands that are due.
@@ -59,16 +108,25 @@ impl AtomicWrites {
         if self.submitted {
             return DriveResult::Waiting;
         }
+        if let Some(rest) = &mut self.rest {
+            let parsed = self.writes.put_part(&rest.as_request());
+            if !rest.skip(parsed) {
+                self.rest = None;
+            }
+            return DriveResult::Again;
+        }
+        let writes = &mut self.writes.writes;
+        if writes.len() > BATCH_WRITES_MAX {
+            return DriveResult::Done(errors::batch_of_too_many(writes.len()).into());
+        }
         let (bytes, bytes_max) =
-            (self.writes.iter().map(BatchWrite::bytes).sum(), context.device.batch_bytes_max());
+            (writes.iter().map(BatchWrite::bytes).sum(), context.device.batch_bytes_max());
         if bytes > bytes_max {
             return DriveResult::Done(errors::batch_too_large(bytes, bytes_max).into());
         }
-        let writes = self.writes.clone();
-        match context.submit(0, self.namespace, SsdCommand::Batch { writes }) {
+        match context.submit_batch(self.namespace, writes) {
             Ok(()) => {
                 self.submitted = true;
-                self.writes = Vec::new();
                 DriveResult::Waiting
             }
             Err(SubmitError::Busy(_)) => DriveResult::Busy,
@@ -78,7 +136,7 @@ impl AtomicWrites {
 
     /// Sets the reply from the completion.
     pub(crate) fn accept(&mut self, completion: &SsdCompletion) {
-        let only_new = self.condition == WriteCondition::IfAbsent;
+        let only_new = self.writes.condition == WriteCondition::IfAbsent;
         self.done = Some(match completion.status {
             Status::SUCCESS if only_new => RespReply::Integer(1),
             Status::SUCCESS => RespReply::Ok,

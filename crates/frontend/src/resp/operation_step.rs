@@ -13,7 +13,7 @@ use super::state::{OperationRef, RespState};
 use super::transaction::WatchedKeys;
 use crate::core_device::CoreDevice;
 use headwater_host::clock::Nanos;
-use headwater_ssd::command::{NamespaceId, SsdCommand, SubmitError};
+use headwater_ssd::command::{BatchWrite, NamespaceId, SsdCommand, SubmitError};
 
 /// The largest number of a part: what a token has room for beside the connection and the slot.
 const PART_MAX: u32 = 0xFF_FFFF;
@@ -77,6 +77,22 @@ impl<S: CoreDevice> OperationContext<'_, S> {
         self.shared.in_flight += 1;
         *self.in_flight += 1;
         Ok(())
+    }
+
+    /// Submits a batch as the only part of the operation. Takes the writes, unless the device has no room.
+    pub(crate) fn submit_batch(
+        &mut self,
+        namespace: NamespaceId,
+        writes: &mut Vec<BatchWrite>,
+    ) -> Result<(), SubmitError> {
+        let command = SsdCommand::Batch { writes: std::mem::take(writes) };
+        if self.shared.in_flight < IN_FLIGHT_MAX && self.device.has_room(namespace, &command) {
+            return self.submit(0, namespace, command);
+        }
+        if let SsdCommand::Batch { writes: all } = command {
+            *writes = all;
+        }
+        Err(SubmitError::Busy(IN_FLIGHT_MAX))
     }
 
     /// Returns true if an operation that holds `held` bytes of its reply may take `more`. If not, the connection is run

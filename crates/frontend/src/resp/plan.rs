@@ -191,7 +191,7 @@ fn plan_exclusive(
             }
             let condition =
                 if verb == RespCommand::MSetNx { WriteCondition::IfAbsent } else { WriteCondition::Always };
-            RespOperation::Writes(AtomicWrites::parse(request, namespace, condition)?)
+            RespOperation::Writes(AtomicWrites::parse(request, namespace, condition))
         }
         RespCommand::BitOp => RespOperation::Bits(Box::new(BitOperation::parse(request, namespace)?)),
         RespCommand::Lcs => RespOperation::Lcs(LcsOperation::parse(request, namespace)?),

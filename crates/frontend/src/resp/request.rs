@@ -24,6 +24,11 @@ impl<'a> RespRequest<'a> {
         Self { chunk: self.chunk, spans: self.spans.get(count..).unwrap_or_default() }
     }
 
+    /// Copies the places of the arguments, so that they outlive the turn.
+    pub(crate) fn to_owned(self) -> OwnedArguments {
+        OwnedArguments { chunk: self.chunk.clone(), spans: self.spans.to_vec(), first: 0 }
+    }
+
     /// Returns the number of arguments, the name included.
     #[inline]
     pub(crate) fn len(&self) -> usize {
@@ -76,5 +81,26 @@ impl<'a> RespRequest<'a> {
             .ok()
             .filter(|&number| usize::from(number) < super::limits::DATABASES)
             .ok_or(errors::DATABASE)
+    }
+}
+/// Arguments that an operation keeps until it has parsed them.
+#[derive(Debug)]
+pub(crate) struct OwnedArguments {
+    chunk: Bytes,
+    spans: Vec<ArgumentSpan>,
+    /// The first one that is left.
+    first: usize,
+}
+
+impl OwnedArguments {
+    /// Returns the arguments that are left.
+    pub(crate) fn as_request(&self) -> RespRequest<'_> {
+        RespRequest { chunk: &self.chunk, spans: &self.spans[self.first..] }
+    }
+
+    /// Skips the first `count` of them. Returns true if there are more.
+    pub(crate) fn skip(&mut self, count: usize) -> bool {
+        self.first = self.spans.len().min(self.first + count);
+        self.first < self.spans.len()
     }
 }

@@ -401,6 +401,10 @@ impl CoreDevice for TransactionView {
         Ok(())
     }
 
+    fn has_room(&self, _namespace: NamespaceId, _command: &SsdCommand) -> bool {
+        true
+    }
+
     fn value_bytes(&self, _namespace: NamespaceId, key: &[u8]) -> usize {
         let record = self.changed.get(key).or_else(|| self.known.get(key)).and_then(Option::as_ref);
         record.map_or(0, |record| to_usize(record.value_bytes.into()))

@@ -2,6 +2,7 @@
 
 use crate::differential::RedisServer;
 use crate::wire::{RespTestClient, RespValue, TestNode, encode};
+use std::collections::BTreeMap;
 use std::io::{BufRead, Read, Write};
 use std::sync::atomic::Ordering;
 
@@ -237,4 +238,47 @@ fn killed_client_is_gone_at_once_for_the_commands_behind() {
     assert!(error_of(wire.call_line("CLIENT KILL MAXAGE x")).contains("maxage is not an integer"));
     assert!(error_of(wire.call_line("CLIENT KILL MAXAGE 0")).contains("greater than 0"));
     assert_eq!(wire.call_line("CLIENT KILL SKIPME no TYPE normal"), RespValue::Integer(1));
+}
+
+#[test]
+fn repeated_keys_of_a_long_mset_have_their_last_values() {
+    let mut random = fastrand::Rng::with_seed(73);
+    let node = TestNode::start(73, 1_000);
+    let mut wire = node.connect();
+    for pairs in [15, 16, 17, 4_096, 4_097, 20_000] {
+        let words: Vec<Vec<u8>> = (0..pairs)
+            .flat_map(|number| [format!("key {}", random.usize(..pairs)), format!("{number}")])
+            .map(String::into_bytes)
+            .collect();
+        let last: BTreeMap<&[u8], &[u8]> = words.chunks(2).map(|pair| (&pair[0][..], &pair[1][..])).collect();
+        let call = |name: &'static [u8]| [name].into_iter().chain(words.iter().map(|word| &word[..]));
+        for (name, reply) in [(&b"MSET"[..], ok()), (b"MSETNX", RespValue::Integer(0))] {
+            assert_eq!(wire.call(&call(name).collect::<Vec<_>>()), reply);
+        }
+        assert_eq!(wire.call_line("DBSIZE"), RespValue::Integer(i64::try_from(last.len()).unwrap()));
+        for (key, value) in last.iter().step_by(1 + pairs / 200) {
+            assert_eq!(wire.call(&[b"GET", key]), RespValue::Bulk(value.to_vec()), "{pairs} pairs");
+        }
+        assert_eq!(wire.call_line("FLUSHALL"), ok());
+    }
+}
+
+#[test]
+fn writes_that_find_no_room_in_the_device_are_made_later() {
+    let node = TestNode::start(74, 1);
+    let mut wires: Vec<_> = (0..8).map(|_| node.connect()).collect();
+    let words: Vec<Vec<Vec<u8>>> = (0..8)
+        .map(|client| (0..200).flat_map(move |key| [format!("{client} {key}"), format!("{key}")]))
+        .map(|words| words.map(String::into_bytes).collect())
+        .collect();
+    for (wire, words) in wires.iter_mut().zip(&words) {
+        let call = [&b"MSET"[..]].into_iter().chain(words.iter().map(|word| &word[..]));
+        wire.send(&encode(&call.collect::<Vec<_>>()));
+    }
+    for (wire, words) in wires.iter_mut().zip(&words) {
+        assert_eq!(wire.receive(), ok());
+        for pair in words.chunks(2) {
+            assert_eq!(wire.call(&[b"GET", &pair[0]]), RespValue::Bulk(pair[1].clone()));
+        }
+    }
 }

@@ -420,15 +420,18 @@ impl CoreDevice for KvDeviceModel {
         token: u64,
         command: SsdCommand,
     ) -> Result<(), SubmitError> {
-        let keys = keys_of(&command).unwrap_or_default();
-        if keys.iter().any(|key| key.is_empty() || key.len() > 65_535) {
+        if keys_of(&command).iter().flatten().any(|key| key.is_empty() || key.len() > 65_535) {
             return Err(SubmitError::Refused(Status::INVALID_KEY_SIZE));
         }
-        if self.queue.len() + self.held.len() + self.ready.len() >= self.in_flight_max {
+        if !self.has_room(namespace, &command) {
             return Err(SubmitError::Busy(self.in_flight_max));
         }
         self.queue.push_back(QueuedCommand { namespace, token, command });
         Ok(())
+    }
+
+    fn has_room(&self, _namespace: NamespaceId, _command: &SsdCommand) -> bool {
+        self.queue.len() + self.held.len() + self.ready.len() < self.in_flight_max
     }
 
     fn value_bytes(&self, namespace: NamespaceId, key: &[u8]) -> usize {

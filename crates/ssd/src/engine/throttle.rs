@@ -64,6 +64,12 @@ impl CommandThrottle {
 }
 
 impl<M: Media> SsdDevice<M> {
+    /// Returns true if a command that is submitted now is not refused as [`SubmitError::Busy`].
+    #[must_use]
+    pub fn has_room(&self, namespace: NamespaceId, command: &SsdCommand) -> bool {
+        !self.operations.is_full() && self.throttle.check_room(namespace, command).is_ok()
+    }
+
     /// Enqueues a new operation to run in the next turn, or to wait until its namespace's limits permit its start. The
     /// caller queues it itself while nothing waits and the namespace has no limits.
     #[inline]
