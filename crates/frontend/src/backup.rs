@@ -152,6 +152,11 @@ impl FrontEnd<SsdDevice<FileMedia>> for BackupFrontEnd {
         self.readiness.as_fd()
     }
 
+    /// Returns true while a client is served.
+    fn waits_for_device(&self) -> bool {
+        self.client.is_some()
+    }
+
     fn next_deadline(&self) -> Option<Nanos> {
         let is_waiting = |client: &BackupClient| self.draining || !matches!(client.step, BackupStep::Request);
         let waits = self.client.as_ref().is_some_and(is_waiting);

@@ -26,6 +26,12 @@ pub trait FrontEnd<D> {
     /// announces.
     fn wake_descriptor(&self) -> BorrowedFd<'_>;
 
+    /// Returns true if progress of the device can give [`poll`](Self::poll) work. False without clients: a front end
+    /// whose polls cost system calls is then left alone while another one keeps the device at work.
+    fn waits_for_device(&self) -> bool {
+        true
+    }
+
     /// Returns the time of the next timed work, if there is any.
     fn next_deadline(&self) -> Option<Nanos> {
         None

@@ -211,6 +211,10 @@ impl<M: Media> FrontEnd<SsdDevice<M>> for NvmeTcpFrontEnd {
         self.epoll.as_fd()
     }
 
+    fn waits_for_device(&self) -> bool {
+        self.connections.iter().next().is_some() || !self.shared.in_flight.is_empty()
+    }
+
     fn next_deadline(&self) -> Option<Nanos> {
         let keep_alive = self.shared.associations.next_deadline();
         let joining =

@@ -329,6 +329,10 @@ impl<D: CoreDevice> FrontEnd<D> for RespFrontEnd {
         self.descriptor()
     }
 
+    fn waits_for_device(&self) -> bool {
+        self.clients.len() > 0
+    }
+
     fn next_deadline(&self) -> Option<Nanos> {
         Self::next_deadline(self)
     }

@@ -198,7 +198,7 @@ impl<D: CoreWork> CoreLoop<'_, '_, D> {
                     let has_work = || {
                         ready.contains(number)
                             || activity.moved
-                            || activity.polled <= schedule.device_progress
+                            || (activity.polled <= schedule.device_progress && front_end.waits_for_device())
                             || front_end.next_deadline().is_some_and(|due| due <= now)
                     };
                     in_turn || (all && has_work())
