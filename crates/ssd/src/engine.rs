@@ -165,8 +165,9 @@ impl<M: Media> SsdDevice<M> {
         self.ftl.set_wall(wall);
         let mut moved = self.pump();
         moved |= self.run_waiting();
-        moved |= self.start_throttled();
         moved |= self.run_incoming();
+        // They run in the next turn, behind what comes without limits.
+        moved |= self.start_throttled();
         let is_reserved = self.ftl.is_log_reserved() && !mutant(Mutant::CollectedDuringBatch);
         if self.ftl.lack_of_space().is_none() && !is_reserved {
             moved |= self.submit_expiries();

@@ -11,6 +11,7 @@ use crate::index::RecordIndex;
 use crate::limits::{NAMESPACES, THROTTLED_MAX};
 use crate::log::record::UNIT_BYTES;
 use crate::media::Media;
+use crate::namespace::NamespaceLimits;
 use crate::namespace::rate_limiter::RateLimiter;
 use headwater_host::clock::Nanos;
 use std::collections::VecDeque;
@@ -20,8 +21,10 @@ use std::collections::VecDeque;
 struct ThrottleQueue {
     bucket: RateLimiter,
     queue: VecDeque<usize>,
-    /// Start time of the first operation.
+    /// Start time of the first operation under `limits`.
     next_start: Nanos,
+    /// Limits that the start time was computed from.
+    limits: NamespaceLimits,
 }
 
 /// The wait queues of all namespaces.
@@ -43,12 +46,17 @@ impl CommandThrottle {
 
     /// Removes an operation from its wait queue. Returns true if it was in one.
     pub(super) fn remove_waiting(&mut self, at: usize) -> bool {
-        let pulled = self.queues.iter_mut().any(|line| {
-            let index = line.queue.iter().position(|&waiting| waiting == at);
-            index.and_then(|index| line.queue.remove(index)).is_some()
-        });
-        self.waiting -= usize::from(pulled);
-        pulled
+        for line in &mut self.queues {
+            let Some(index) = line.queue.iter().position(|&waiting| waiting == at) else { continue };
+            line.queue.remove(index);
+            if index == 0 {
+                // The next one may transfer less, and start earlier.
+                line.next_start = Nanos::ZERO;
+            }
+            self.waiting -= 1;
+            return true;
+        }
+        false
     }
 
     /// Checks that the namespace's wait queue has room for the command, if it counts against limits.
@@ -98,18 +106,32 @@ impl<M: Media> SsdDevice<M> {
         }
         let before = self.throttle.waiting;
         for number in (1..).take(NAMESPACES) {
-            self.start_waiting(NamespaceId(number));
+            let namespace = NamespaceId(number);
+            let line = &self.throttle.queues[namespace.index()];
+            if line.queue.is_empty() {
+                continue;
+            }
+            // Limits may have changed since the start time was computed.
+            if line.next_start > self.now && line.limits == self.limits(namespace) {
+                continue;
+            }
+            self.start_waiting(namespace);
         }
         self.throttle.waiting < before
     }
 
+    /// Returns the limits of a namespace, of which 0 means unlimited.
+    fn limits(&self, namespace: NamespaceId) -> NamespaceLimits {
+        self.ftl.namespace_table().limits(namespace).unwrap_or_default()
+    }
+
     fn start_waiting(&mut self, namespace: NamespaceId) {
-        let limits = self.ftl.namespace_table().limits(namespace).unwrap_or_default();
+        let limits = self.limits(namespace);
         while let Some(&at) = self.throttle.queues[namespace.index()].queue.front() {
             let bytes = self.transfer_bytes(&self.operations[at]);
             let line = &mut self.throttle.queues[namespace.index()];
             if let Err(due) = line.bucket.start_command(&limits, bytes, self.now) {
-                line.next_start = due;
+                (line.next_start, line.limits) = (due, limits);
                 return;
             }
             line.queue.pop_front();

@@ -54,6 +54,32 @@ fn byte_limit_covers_reads_and_writes() {
 }
 
 #[test]
+fn short_command_starts_at_its_own_time_when_the_long_one_before_it_is_aborted() {
+    let (mut host, disk) = limited(NamespaceLimits { iops: 0, bytes_per_second: 1_000_000, burst: 1 });
+    let first = host.submit(disk, write(0, pattern(FORMAT, 1, 8), Fua::No));
+    let long = host.submit(disk, read(0, 8));
+    let short = host.submit(disk, read(0, 1));
+    assert_eq!(completed_by(&mut host, Nanos::ZERO), [first]);
+    assert_eq!(completed_by(&mut host, Nanos(100_000)), [0; 0]);
+    assert!(host.device.abort(FRONT_END, long));
+    assert_eq!(completed_by(&mut host, Nanos(100_000)), [long]);
+    assert_eq!(host.device.next_deadline(), Some(Nanos(512_000)));
+    assert_eq!(completed_by(&mut host, Nanos(511_999)), [0; 0]);
+    assert_eq!(completed_by(&mut host, Nanos(512_000)), [short]);
+}
+
+#[test]
+fn new_limits_count_for_commands_that_wait() {
+    let (mut host, disk) = limited(NamespaceLimits { iops: 1, bytes_per_second: 0, burst: 1 });
+    let tokens: Vec<u64> = (0..2).map(|lba| host.submit(disk, write(lba, vec![1; 512], Fua::No))).collect();
+    assert_eq!(completed_by(&mut host, Nanos::ZERO), tokens[..1]);
+    let limits = NamespaceLimits { iops: 1_000, bytes_per_second: 0, burst: 1 };
+    let change = host.submit(disk, SsdCommand::Namespace(NamespaceChange::Limits(limits)));
+    assert_eq!(completed_by(&mut host, Nanos::from_micros(1)), [change]);
+    assert_eq!(completed_by(&mut host, Nanos::from_millis(1)), tokens[1..]);
+}
+
+#[test]
 fn throttled_namespace_delays_no_other() {
     let (mut host, disk) = limited(NamespaceLimits { iops: 1, bytes_per_second: 0, burst: 1 });
     for lba in 0..50 {
