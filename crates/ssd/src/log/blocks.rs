@@ -11,10 +11,12 @@
 //! Invariant: only a Ready block is opened, and its order is higher than the order of every block opened before.
 
 mod adoption;
+mod costs;
 #[cfg(test)]
 mod tests;
 mod victim;
 
+use self::costs::BlockCosts;
 use crate::command::Sequence;
 use crate::limits::VALUE_BYTES_MAX;
 use crate::log::prefix::{EPOCH_SHIFT, Tick};
@@ -112,8 +114,8 @@ struct FreedBlock {
 #[derive(Debug)]
 pub struct BlockTable {
     entries: Vec<BlockEntry>,
-    /// Cost of collecting each closed block; the highest number for all other blocks. Scanned for every victim.
-    costs: Vec<u32>,
+    /// Cost of collecting each closed block.
+    costs: BlockCosts,
     dirty: VecDeque<BlockId>,
     ready: VecDeque<BlockId>,
     /// Log blocks that hold records, by order: the first one sets the watermark.
@@ -138,7 +140,7 @@ impl BlockTable {
     pub fn new(geometry: FlashGeometry) -> Self {
         Self {
             entries: vec![EMPTY_ENTRY; geometry.blocks as usize],
-            costs: vec![u32::MAX; geometry.blocks as usize],
+            costs: BlockCosts::new(geometry.blocks as usize),
             dirty: (0..geometry.blocks).map(BlockId).collect(),
             ready: VecDeque::new(),
             by_order: BTreeMap::new(),
@@ -418,7 +420,7 @@ impl BlockTable {
             let entry = &mut self.entries[block.index()];
             changed += u64::from(change(entry, u32::try_from(here).unwrap_or(u32::MAX)));
             if entry.state == BlockState::Closed {
-                self.costs[block.index()] = entry.live_bytes + entry.tombstone_bytes;
+                self.costs.set(block, entry.live_bytes + entry.tombstone_bytes);
             }
             left -= here;
             offset = 0;

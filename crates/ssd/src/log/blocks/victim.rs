@@ -1,8 +1,9 @@
-//! The choice of the next block to collect, by policy, from a flat table of costs.
+//! The choice of the next block to collect, by policy, from the table of costs.
 //!
 //! Input: the block table. Output: a victim, or none if no block is eligible. Invariant: only closed blocks have a
 //! cost, and it equals the live and tombstone bytes of their entries.
 
+use super::costs::NOT_COLLECTED;
 use super::{BlockState, BlockTable};
 use crate::config::VictimPolicy;
 use crate::log::prefix::Tick;
@@ -27,16 +28,7 @@ impl BlockTable {
         };
         match policy {
             VictimPolicy::Fifo => self.by_order.values().copied().find(eligible),
-            VictimPolicy::Greedy => {
-                // The costs lie together; an entry is read only if its block costs less than the best so far.
-                let (mut cheapest, mut lowest) = (None, u32::MAX);
-                for (block, &cost) in (0..).map(BlockId).zip(&self.costs) {
-                    if cost < lowest && eligible(&block) {
-                        (cheapest, lowest) = (Some(block), cost);
-                    }
-                }
-                cheapest
-            }
+            VictimPolicy::Greedy => self.costs.cheapest(|block| eligible(&block)),
         }
     }
 
@@ -56,6 +48,7 @@ impl BlockTable {
     pub(super) fn update_cost(&mut self, block: BlockId) {
         let entry = &self.entries[block.index()];
         let closed = entry.state == BlockState::Closed && !entry.checkpoint;
-        self.costs[block.index()] = if closed { entry.live_bytes + entry.tombstone_bytes } else { u32::MAX };
+        let cost = if closed { entry.live_bytes + entry.tombstone_bytes } else { NOT_COLLECTED };
+        self.costs.set(block, cost);
     }
 }
