@@ -117,6 +117,7 @@ pub struct WorkloadRequest {
 pub struct CommandStream {
     rng: fastrand::Rng,
     config: WorkloadConfig,
+    batch_bytes_max: usize,
     keys: Vec<Bytes>,
 }
 
@@ -124,11 +125,11 @@ pub struct CommandStream {
 pub type KnownSequence<'a> = &'a dyn Fn(NamespaceId, &[u8]) -> Option<Sequence>;
 
 impl CommandStream {
-    /// Creates a stream from a seed.
+    /// Creates a stream from a seed, whose batches have at most `batch_bytes_max` [`bytes`](BatchWrite::bytes).
     #[must_use]
-    pub fn new(seed: u64, config: WorkloadConfig) -> Self {
+    pub fn new(seed: u64, config: WorkloadConfig, batch_bytes_max: usize) -> Self {
         let keys = (0..config.keys.max(1)).map(key_bytes).collect();
-        Self { rng: fastrand::Rng::with_seed(seed), config, keys }
+        Self { rng: fastrand::Rng::with_seed(seed), config, batch_bytes_max, keys }
     }
 
     /// Returns the next request.
@@ -267,6 +268,7 @@ impl CommandStream {
         if self.config.checks == FeatureUse::Some {
             self.add_checks(&mut writes, namespace, known);
         }
+        shorten(&mut writes, self.batch_bytes_max);
         SsdCommand::Batch { writes }
     }
 
@@ -324,6 +326,18 @@ impl CommandStream {
     }
 }
 
+/// Shortens the values of a batch, from the last, until it has at most `bytes_max`.
+fn shorten(writes: &mut [BatchWrite], bytes_max: usize) {
+    let mut excess = writes.iter().map(BatchWrite::bytes).sum::<usize>().saturating_sub(bytes_max);
+    for write in writes.iter_mut().rev() {
+        if let BatchWrite::Store { value, .. } = write {
+            let cut = excess.min(value.len());
+            value.truncate(value.len() - cut);
+            excess -= cut;
+        }
+    }
+}
+
 /// Returns the bytes of the key with this number: most are short, some longer than a ring's inline key, a few longer
 /// than a page.
 #[must_use]
@@ -360,7 +374,7 @@ mod tests {
     }
 
     fn stream(seed: u64, length: usize) -> Vec<String> {
-        let mut workload = CommandStream::new(seed, config());
+        let mut workload = CommandStream::new(seed, config(), usize::MAX);
         (0..length)
             .map(|_| format!("{:?}", workload.next(UnixMillis(1_000), &|_, _| Some(Sequence(7)))))
             .collect()
@@ -387,7 +401,7 @@ mod tests {
     fn keys_are_distinct_and_no_batch_names_one_twice() {
         let keys: std::collections::BTreeSet<_> = (0..200).map(key_bytes).collect();
         assert_eq!(keys.len(), 200);
-        let mut workload = CommandStream::new(3, config());
+        let mut workload = CommandStream::new(3, config(), usize::MAX);
         for _ in 0..2_000 {
             if let SsdCommand::Batch { writes } = workload.next(UnixMillis(1), &|_, _| None).command {
                 let keys: std::collections::BTreeSet<_> =
@@ -395,5 +409,18 @@ mod tests {
                 assert_eq!(keys.len(), writes.len());
             }
         }
+    }
+
+    #[test]
+    fn no_batch_is_longer_than_the_device_takes() {
+        let bytes_max = 320_000;
+        let mut workload = CommandStream::new(4, config(), bytes_max);
+        let mut longest = 0;
+        for _ in 0..20_000 {
+            if let SsdCommand::Batch { writes } = workload.next(UnixMillis(1), &|_, _| None).command {
+                longest = longest.max(writes.iter().map(BatchWrite::bytes).sum());
+            }
+        }
+        assert_eq!(longest, bytes_max, "at least one batch was shortened, and none is longer");
     }
 }

@@ -121,7 +121,7 @@ impl<'a, E: SimulatedDevice> SimWorld<'a, E> {
         Self {
             seed,
             checker: excuses::checker_of(&config),
-            workload: CommandStream::new(rng.u64(..), config.workload.clone()),
+            workload: config.command_stream(rng.u64(..)),
             disk: config.block_namespace.map(BlockNamespaceModel::new),
             config,
             rng,

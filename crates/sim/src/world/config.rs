@@ -10,10 +10,13 @@ use crate::faults::FaultPlan;
 use crate::flash::PageAddressing;
 use crate::media::{MediaBacking, SimMediaConfig};
 use crate::presets::{FILE, TimingPreset};
-use crate::workload::{BATCH_WRITES, CHAINED_BYTES, CommandShares, FeatureUse, ValueLengths, WorkloadConfig};
+use crate::workload::{
+    BATCH_WRITES, CHAINED_BYTES, CommandShares, CommandStream, FeatureUse, ValueLengths, WorkloadConfig,
+};
 use headwater_host::clock::Nanos;
 use headwater_ssd::command::NamespaceId;
 use headwater_ssd::engine::{DeviceConfig, Durability, VictimPolicy};
+use headwater_ssd::limits::batch_bytes_max;
 use headwater_ssd::namespace::BlockFormat;
 
 /// The configuration of a world.
@@ -200,6 +203,11 @@ pub(super) const fn drawn_seed(seed: u64) -> u64 {
 const PRESET_CHOICES: &[&str] = &["instant", "femu", "file", "file", "970-pro", "z-nand", "tlc"];
 
 impl WorldConfig {
+    /// Returns the stream of commands that this world's device takes.
+    pub(super) fn command_stream(&self, seed: u64) -> CommandStream {
+        CommandStream::new(seed, self.workload.clone(), batch_bytes_max(self.device.frames_max))
+    }
+
     /// Returns a small world: a device of a few MiB, a few hundred commands, several power cuts.
     #[must_use]
     pub fn from_seed(seed: u64) -> Self {

@@ -6,11 +6,10 @@
 use super::{SsdDevice, key_fits};
 use crate::command::{BatchWrite, Lba, LbaRange, SsdCommand, ValueSink, ValueSource};
 use crate::limits::{
-    BATCH_BYTES_MAX, BATCH_WRITES_MAX, LBA_RANGES_MAX, NAMESPACE_BLOCKS_MAX, TRANSFER_BYTES_MAX,
+    BATCH_WRITES_MAX, LBA_RANGES_MAX, NAMESPACE_BLOCKS_MAX, TRANSFER_BYTES_MAX, batch_bytes_max,
 };
 use crate::log::record::HEADER_BYTES;
 use crate::media::Media;
-use crate::media::geometry::PAGE_DATA_BYTES;
 use crate::namespace::BlockFormat;
 use headwater_host::width::{narrow, to_usize};
 use headwater_nvme::spec::status::Status;
@@ -22,11 +21,10 @@ impl<M: Media> SsdDevice<M> {
         (TRANSFER_BYTES_MAX as usize).min(self.value_bytes_max())
     }
 
-    /// Returns the maximum of [`bytes`](BatchWrite::bytes) of all writes of a batch: a batch is built whole in device
-    /// DRAM, of which it takes at most half.
+    /// Returns the maximum of [`bytes`](BatchWrite::bytes) of all writes of a batch.
     #[must_use]
     pub fn batch_bytes_max(&self) -> usize {
-        BATCH_BYTES_MAX.min(self.ftl().page_cache().frames_max() / 2 * PAGE_DATA_BYTES)
+        batch_bytes_max(self.ftl().page_cache().frames_max())
     }
 
     /// Checks a command on blocks against the limits of its namespace.
