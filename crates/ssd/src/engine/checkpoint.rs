@@ -289,8 +289,9 @@ impl CheckpointWriter {
         {
             if self.segment < SEGMENTS {
                 self.segment += self.encoder.push_segments(&ftl.index().hashed, self.segment);
-            } else if !self.encoder.push_block_run(&ftl.index().flat) {
-                self.encoder.push_expiries(ftl);
+            } else if !self.encoder.push_block_run(&ftl.index().flat)
+                && !self.encoder.push_expiries(ftl, self.root.start_order)
+            {
                 self.root.index.crc = self.encoder.crc();
                 let barrier = ftl.request_barrier();
                 self.end_barrier = Some(barrier);

@@ -38,9 +38,12 @@ impl ExpiryQueue {
         self.records.first().map(|&(expiry_ms, ..)| expiry_ms)
     }
 
-    /// Returns all records, soonest first.
-    pub fn iter(&self) -> impl Iterator<Item = (u64, KeyHash, RecordAddress)> + '_ {
-        self.records.iter().copied()
+    /// Returns the records from `from` on, soonest first.
+    pub fn range_from(
+        &self,
+        from: (u64, KeyHash, RecordAddress),
+    ) -> impl Iterator<Item = (u64, KeyHash, RecordAddress)> + '_ {
+        self.records.range(from..).copied()
     }
 
     /// Keeps only the records for which `live` returns true.

@@ -33,6 +33,8 @@ const MAP_VERSION: u32 = 3;
 const EMPTY_SEGMENTS_MAX: usize = 1_024;
 /// Block entries encoded together.
 const RUN_ENTRIES: usize = 512;
+/// Expiries encoded together.
+const EXPIRIES_PER_PART: usize = 512;
 /// Bits of a page number within a checkpoint.
 const PART_BITS: u32 = 32;
 
@@ -135,12 +137,23 @@ pub(crate) struct IndexEncoder {
     crc: u32,
     /// Index position of the next block entry; `None` if all are encoded.
     blocks_from: Option<KeyHash>,
+    expiries: Option<ExpiryCursor>,
+}
+
+/// The position in the expiries of an index.
+#[derive(Debug)]
+struct ExpiryCursor {
+    /// The next expiry; `None` behind the last one.
+    from: Option<(u64, KeyHash, RecordAddress)>,
+    /// Expiries of the stream that are not encoded.
+    left: usize,
 }
 
 impl IndexEncoder {
     /// Begins a stream.
     pub(crate) fn new() -> Self {
-        Self { buffer: VecDeque::new(), crc: 0, blocks_from: Some(KeyHash::FIRST_POSITION) }
+        let buffer = VecDeque::new();
+        Self { buffer, crc: 0, blocks_from: Some(KeyHash::FIRST_POSITION), expiries: None }
     }
 
     /// Returns the checksum of the bytes encoded so far.
@@ -188,15 +201,44 @@ impl IndexEncoder {
         true
     }
 
-    /// Appends the expiries, which end the stream.
-    pub(crate) fn push_expiries<M: Media>(&mut self, ftl: &Ftl<M>) {
-        let count = ftl.expiry().len();
-        self.push(&(count as u64).to_le_bytes());
-        for (expiry_ms, hash, address) in ftl.expiry().iter().take(count) {
-            self.push(&expiry_ms.to_le_bytes());
-            self.push(&hash.0.to_le_bytes());
-            self.push(&address.0.to_le_bytes());
+    /// Appends the next part of the expiries, which end the stream. Returns false behind the last one.
+    ///
+    /// The part begins with their number, and they change while it is encoded. Those of records in the window, which begins
+    /// with this order, are left out: recovery takes them from the log, and so the number suffices for all older ones. What
+    /// is left of it is filled with expiries of no block, which recovery passes over.
+    pub(crate) fn push_expiries<M: Media>(&mut self, ftl: &Ftl<M>, start_order: u64) -> bool {
+        let all = ftl.expiry();
+        if self.expiries.is_none() {
+            self.push(&(all.len() as u64).to_le_bytes());
         }
+        let first = ExpiryCursor { from: Some((0, KeyHash(0), RecordAddress(0))), left: all.len() };
+        let mut cursor = self.expiries.take().unwrap_or(first);
+        if cursor.left == 0 {
+            return false;
+        }
+        if let Some(from) = cursor.from {
+            let mut part = all.range_from(from);
+            for (expiry_ms, hash, address) in part.by_ref().take(EXPIRIES_PER_PART) {
+                if ftl.blocks().get(address.block()).order < start_order {
+                    self.push_expiry(expiry_ms, hash, address);
+                    cursor.left =
+                        cursor.left.checked_sub(1).expect("an older expiry came after the first part");
+                }
+            }
+            cursor.from = part.next();
+        } else {
+            let nowhere = RecordAddress::in_block(BlockId(ftl.geometry().blocks), 0);
+            let fill = cursor.left.min(EXPIRIES_PER_PART);
+            (0..fill).for_each(|_| self.push_expiry(0, KeyHash(0), nowhere));
+            cursor.left -= fill;
+        }
+        self.expiries = Some(cursor);
+        true
+    }
+
+    fn push_expiry(&mut self, expiry_ms: u64, hash: KeyHash, address: RecordAddress) {
+        let entry = [U64::new(expiry_ms), U64::new(hash.0), U64::new(address.0)];
+        self.push(entry.as_bytes());
     }
 
     fn push(&mut self, bytes: &[u8]) {

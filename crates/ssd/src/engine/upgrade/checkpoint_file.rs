@@ -94,8 +94,8 @@ impl<F: StartupFile, B: Iterator<Item = (BlockId, u64)>> CheckpointFile<'_, F, B
                 if segment < SEGMENTS {
                     segment += encoder.push_segments(&ftl.index().hashed, segment);
                     progress(OpenProgress { stage: "write", done: segment as u64, total: SEGMENTS as u64 });
-                } else if !encoder.push_block_run(&ftl.index().flat) {
-                    encoder.push_expiries(ftl);
+                } else if !encoder.push_block_run(&ftl.index().flat) && !encoder.push_expiries(ftl, u64::MAX)
+                {
                     is_encoded = true;
                 }
             }
