@@ -45,10 +45,46 @@ pub fn copy(dst: &mut [u8], src: &[u8]) {
 /// When the lengths differ.
 #[inline]
 pub fn copy_streaming(dst: &mut [u8], src: &[u8]) {
-    if src.len() < STREAMING_BYTES_MIN {
-        return copy(dst, src);
+    StreamingCopies::default().copy(dst, src);
+}
+
+/// Streaming copies that share one store fence: a fence after each copy of a page costs as much as the copy.
+///
+/// The calling thread sees the copied bytes at once. Another thread, or a device, may see the bytes that were there before
+/// until [`fence`](Self::fence), which the end of this value calls too.
+#[derive(Debug, Default)]
+pub struct StreamingCopies {
+    is_unfenced: bool,
+}
+
+impl StreamingCopies {
+    /// Copies `src` into `dst` as [`copy_streaming`] does, but for the fence.
+    ///
+    /// # Panics
+    /// When the lengths differ.
+    #[inline]
+    pub fn copy(&mut self, dst: &mut [u8], src: &[u8]) {
+        if src.len() < STREAMING_BYTES_MIN {
+            return copy(dst, src);
+        }
+        self.is_unfenced = true;
+        kernels().stream(dst, src);
     }
-    kernels().stream(dst, src);
+
+    /// Makes all copies visible to other threads and devices before anything that this thread stores later.
+    #[inline]
+    pub fn fence(&mut self) {
+        if std::mem::take(&mut self.is_unfenced) {
+            #[cfg(target_arch = "x86_64")]
+            stream::fence();
+        }
+    }
+}
+
+impl Drop for StreamingCopies {
+    fn drop(&mut self) {
+        self.fence();
+    }
 }
 
 /// Returns the CRC-32C of `bytes`, continued from `seed`: the CRC of the preceding bytes, 0 at the start.

@@ -1,7 +1,7 @@
 //! Copies past the cache.
 //!
-//! Input: bytes that will not be read soon. Output: the same bytes in memory, followed by a store fence. The head and
-//! the tail of a destination that is not aligned to a line go through the cache.
+//! Input: bytes that will not be read soon. Output: the same bytes in memory, which other threads see behind a
+//! [`fence`]. The head and the tail of a destination that is not aligned to a line go through the cache.
 
 use std::arch::x86_64::{
     __m256i, __m512i, _mm_sfence, _mm256_loadu_si256, _mm256_stream_si256, _mm512_loadu_si512,
@@ -9,6 +9,12 @@ use std::arch::x86_64::{
 };
 
 const LINE_BYTES: usize = 64;
+
+/// Orders all streaming stores of this thread before its later stores.
+pub(super) fn fence() {
+    // SAFETY: every x86-64 processor has SSE.
+    unsafe { _mm_sfence() };
+}
 
 /// A cache line, aligned like one.
 #[repr(C, align(64))]
@@ -24,7 +30,6 @@ pub(super) fn stream_avx512(dst: &mut [u8], src: &[u8]) {
         // SAFETY: the unique reference covers the 64 bytes that are written, and a `StreamLine` is aligned to 64.
         unsafe { _mm512_stream_si512(line.0.as_mut_ptr().cast(), bytes) };
     }
-    _mm_sfence();
 }
 
 /// Copies `src` into `dst`, which have one length, by 256-bit streaming stores.
@@ -42,7 +47,6 @@ pub(super) fn stream_avx2(dst: &mut [u8], src: &[u8]) {
             unsafe { _mm256_stream_si256(to.as_mut_ptr().cast(), bytes) };
         }
     }
-    _mm_sfence();
 }
 
 /// Copies the parts before the first whole line of `dst` and after its last; returns the lines and their sources.

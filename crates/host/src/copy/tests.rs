@@ -83,6 +83,27 @@ fn fused_copy_writes_exactly_the_destination() {
 }
 
 #[test]
+fn streaming_copies_are_read_by_another_thread_behind_their_fence() {
+    let pages: Vec<Vec<u8>> = (1..=9u8).map(|page| vec![page; 4_096 + usize::from(page)]).collect();
+    let mut copies = StreamingCopies::default();
+    let copied: Vec<Vec<u8>> = pages
+        .iter()
+        .map(|page| {
+            let mut to = vec![0; page.len()];
+            copies.copy(&mut to, page);
+            assert!(to == *page, "the thread that copied reads other bytes");
+            to
+        })
+        .collect();
+    copies.fence();
+    let seen = std::thread::spawn(move || copied).join().unwrap();
+    assert!(seen == pages);
+    let mut short = [0; 8];
+    copies.copy(&mut short, b"8 bytes.");
+    assert_eq!(&short, b"8 bytes.");
+}
+
+#[test]
 fn streaming_copy_writes_exactly_the_destination() {
     let bytes = noise(9_000, 3);
     for length in [0, 1, 63, 64, 65, 127, 128, 600, 1_024, 4_096, 4_224, 8_191] {

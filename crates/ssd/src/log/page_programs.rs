@@ -10,7 +10,7 @@ use crate::media::token::MediaPurpose;
 use crate::media::{Media, MediaOp, MediaTraits, RefusalReason, RefusedOp};
 use headwater_dma::frame::MediaFrame;
 use headwater_host::clock::Nanos;
-use headwater_host::copy::copy_streaming;
+use headwater_host::copy::StreamingCopies;
 use headwater_host::width::to_usize;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -110,6 +110,7 @@ impl PagePrograms {
         now: Nanos,
     ) -> bool {
         let mut moved = false;
+        let mut streaming = StreamingCopies::default();
         for _ in 0..PAGES_AT_ONCE {
             let Some(FilledPage { id, page, mut frame, is_sealed }) = self.filled.pop_front() else { break };
             if !is_sealed {
@@ -122,7 +123,7 @@ impl PagePrograms {
                     break;
                 };
                 // A frame from the cache is cold: a streaming copy does not first read the lines that it overwrites.
-                copy_streaming(&mut shown[..PAGE_BYTES], &frame[..PAGE_BYTES]);
+                streaming.copy(&mut shown[..PAGE_BYTES], &frame[..PAGE_BYTES]);
                 dram.insert(page, shown);
             }
             // It does nothing where the medium shows its pages.

@@ -14,7 +14,7 @@ use super::{
 };
 use headwater_dma::frame::MediaFrame;
 use headwater_host::clock::Nanos;
-use headwater_host::copy::{copy, copy_streaming};
+use headwater_host::copy::{StreamingCopies, copy};
 use headwater_host::mapped_region::{MappedRegion, RegionError};
 use std::collections::VecDeque;
 
@@ -31,6 +31,8 @@ pub struct MemoryMedia {
     geometry: FlashGeometry,
     rules: NandRules,
     pages: MappedRegion,
+    /// The programs since the last poll.
+    streaming: StreamingCopies,
     cells: Vec<[u8; CELL_BYTES]>,
     version: MediumVersion,
     completions: VecDeque<MediaCompletion>,
@@ -47,6 +49,7 @@ impl MemoryMedia {
             geometry,
             rules: NandRules::erased(geometry),
             pages: MappedRegion::zeroed(pages.saturating_mul(PAGE_STRIDE))?,
+            streaming: StreamingCopies::default(),
             cells: vec![[0; CELL_BYTES]; usize::from(2 * CELLS_PER_SIDE)],
             version: MediumVersion::Two,
             completions: VecDeque::new(),
@@ -88,7 +91,7 @@ impl MemoryMedia {
                     return Err((MediaOp::Program { page, frame }, rule));
                 }
                 let start = page.index() * PAGE_STRIDE;
-                copy_streaming(&mut self.pages[start..start + PAGE_STRIDE], &frame[..PAGE_STRIDE]);
+                self.streaming.copy(&mut self.pages[start..start + PAGE_STRIDE], &frame[..PAGE_STRIDE]);
                 Ok((Some(frame), PageState::Programmed))
             }
             MediaOp::Erase { block } => match self.rules.erase(block) {
@@ -145,6 +148,8 @@ impl Media for MemoryMedia {
     }
 
     fn poll(&mut self, _now: Nanos, done: &mut Vec<MediaCompletion>) {
+        // Before anything tells of the programs.
+        self.streaming.fence();
         done.extend(self.completions.drain(..));
     }
 
