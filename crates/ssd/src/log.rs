@@ -358,7 +358,7 @@ impl RecordLog {
             self.recent.push(std::mem::take(&mut open.namespaces));
             blocks.set_last_tick(open.block, tick);
         }
-        self.programs.push(address, frame);
+        self.programs.push(address, frame, kind);
         self.needs_guard = kind == PageKind::Log;
         open.page += 1;
         open.offset = 0;

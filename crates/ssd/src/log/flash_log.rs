@@ -181,6 +181,14 @@ impl<M: Media> FlashLog<M> {
         open.or_else(|| self.page_cache.peek(page))
     }
 
+    /// Notes that the long record which begins in a page was replaced: the page is one of the first to leave device DRAM.
+    #[inline]
+    pub(crate) fn note_replaced(&self, page: PageAddress) {
+        if !self.traits.addressable {
+            self.page_cache.unmark(page);
+        }
+    }
+
     /// Returns what pages are checked by when they are read.
     pub(crate) fn proof(&self) -> PageProof {
         self.reads.proof()

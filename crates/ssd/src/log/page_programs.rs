@@ -3,7 +3,7 @@
 //! Input: filled pages, in order, and completions of the medium. Output: programs for the medium, in the same order.
 //! Invariant: a page gets its checksums when it leaves, because the header of its last record is complete only then.
 
-use super::page::PageSpare;
+use super::page::{PageKind, PageSpare};
 use super::page_cache::PageCache;
 use crate::media::geometry::{PAGE_DATA_BYTES, PAGE_SPARE_BYTES, PageAddress};
 use crate::media::token::MediaPurpose;
@@ -25,6 +25,7 @@ struct FilledPage {
     id: u64,
     page: PageAddress,
     frame: MediaFrame,
+    kind: PageKind,
     /// True if the page has its checksums: the medium did not accept it yet, but nothing changes it any more.
     is_sealed: bool,
 }
@@ -74,7 +75,7 @@ impl PagePrograms {
     }
 
     /// Adds a filled page.
-    pub(super) fn push(&mut self, page: PageAddress, frame: MediaFrame) {
+    pub(super) fn push(&mut self, page: PageAddress, frame: MediaFrame, kind: PageKind) {
         let oldest = self.filled.front().map_or(self.next, |filled| filled.id);
         while self.runs.front().is_some_and(|run| run.id + run.pages <= oldest) {
             self.runs.pop_front();
@@ -88,7 +89,7 @@ impl PagePrograms {
             }
             _ => self.runs.push_back(PageRun { id: self.next, first: page, pages: 1 }),
         }
-        self.filled.push_back(FilledPage { id: self.next, page, frame, is_sealed: false });
+        self.filled.push_back(FilledPage { id: self.next, page, frame, kind, is_sealed: false });
         self.next += 1;
     }
 
@@ -112,14 +113,17 @@ impl PagePrograms {
         let mut moved = false;
         let mut streaming = StreamingCopies::default();
         for _ in 0..PAGES_AT_ONCE {
-            let Some(FilledPage { id, page, mut frame, is_sealed }) = self.filled.pop_front() else { break };
+            let Some(FilledPage { id, page, mut frame, kind, is_sealed }) = self.filled.pop_front() else {
+                break;
+            };
             if !is_sealed {
                 PageSpare::set_checksums(&mut frame, traits.checksum_seed);
             }
             let is_sealed = true;
-            if !traits.addressable && dram.peek(page).is_none() {
+            // Only the collector reads a guard page, long after this.
+            if !traits.addressable && kind != PageKind::Guard && dram.peek(page).is_none() {
                 let Some(mut shown) = dram.take_frame() else {
-                    self.filled.push_front(FilledPage { id, page, frame, is_sealed });
+                    self.filled.push_front(FilledPage { id, page, frame, kind, is_sealed });
                     break;
                 };
                 // A frame from the cache is cold: a streaming copy does not first read the lines that it overwrites.
@@ -139,7 +143,7 @@ impl PagePrograms {
                         unreachable!("the medium returned another operation")
                     };
                     dram.unpin(page);
-                    self.filled.push_front(FilledPage { id, page, frame, is_sealed });
+                    self.filled.push_front(FilledPage { id, page, frame, kind, is_sealed });
                     assert!(
                         reason == RefusalReason::QueueFull,
                         "the log broke a NAND rule at {page}: {reason:?}"
