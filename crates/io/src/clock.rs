@@ -3,6 +3,7 @@
 //! Input: none. Output: the time, and sleeps. Invariant: in virtual time no thread waits; a sleep advances the time by
 //! its length. Only this module and the polling thread read a clock in this crate.
 
+use crate::completion::SleepObservation;
 use headwater_host::clock::{Clock, Nanos};
 use headwater_host::sync::{AtomicU64, Ordering};
 use std::sync::Arc;
@@ -57,6 +58,23 @@ impl IoClock {
         match self {
             Self::Machine(_) => span,
             Self::Virtual(_) => Nanos::ZERO,
+        }
+    }
+
+    /// Sleeps as [`sleep`](Self::sleep) does, and returns the length and the processor time of the sleep. In virtual time
+    /// a sleep takes no processor time that could be measured.
+    pub(crate) fn sleep_observed(&self, asked: Nanos) -> SleepObservation {
+        let began = self.now();
+        let used = self.thread_cpu();
+        self.sleep(asked);
+        let cpu = self.thread_cpu().zip(used).map(|(after, before)| after.since(before));
+        SleepObservation { asked, took: self.now().since(began), cpu }
+    }
+
+    fn thread_cpu(&self) -> Option<Nanos> {
+        match self {
+            Self::Machine(_) => Some(Clock::thread_cpu()),
+            Self::Virtual(_) => None,
         }
     }
 

@@ -16,7 +16,7 @@ mod period;
 
 pub use aggregation::{CompletionAggregation, CompletionAggregator, NotificationTime};
 pub use estimator::{CommandProfile, LatencyEstimator, ObservationKind, SizeClass, TransferDirection};
-pub use period::{PollPace, PollPeriod};
+pub use period::{PollPace, PollPeriod, SleepObservation};
 
 /// The policy by which a handle finds completions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,9 +1,9 @@
 //! The sleep between two polls.
 //!
 //! Input: the commands in flight (submission time and size class), the latencies that the [`LatencyEstimator`] learnt, the
-//! real lengths of sleeps. Output: a span, zero to poll at once. Invariant of the adaptive pace: a poll is late by at
-//! most a small fraction of the latency, so throughput that depends on completions loses at most that fraction; a sleep
-//! that would not be worth its cost is not taken.
+//! real lengths of sleeps and the processor time that they took. Output: a span, zero to poll at once. Invariant of the
+//! adaptive pace: a poll is late by at most a small fraction of the latency, so throughput that depends on completions
+//! loses at most that fraction; no sleep is taken that takes more than half of the processor time of polling for as long.
 //!
 //! ```text
 //!   submitted            low estimate        mean
@@ -18,12 +18,16 @@ use headwater_host::clock::Nanos;
 const MARGIN_PART: u64 = 16;
 /// The longest span between polls as a fraction of the oldest command's age: it bounds the cost of a late poll.
 const OVERDUE_PART: u64 = 48;
-/// The processor cost of a sleep; a sleep of less than twice this is not worth taking.
+/// The assumed processor time of a sleep until one was measured.
 const SLEEP_COST: Nanos = Nanos(1_500);
+/// A sleep is worth taking if busy polling for as long takes at least this many times its processor time.
+const GAIN_MIN: u64 = 2;
+/// The fraction by which a sleep moves the averages of lateness and processor time.
+const AVERAGE_PART: u64 = 8;
 
 /// The increase of the lateness bound for a sleep that was late by more than twice the usual.
 const LATENESS_STEP: u64 = 5_000;
-/// The fraction of the lateness that is forgotten with each completion found without a sleep.
+/// The fraction of what sleeps cost that is forgotten with each completion found without a sleep.
 const FORGET_PART: u64 = 1_024;
 
 /// The pace of polling: the sleep between two polls.
@@ -40,6 +44,17 @@ pub enum PollPace {
     Fixed(Nanos),
 }
 
+/// The length and the cost of a sleep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SleepObservation {
+    /// The requested length.
+    pub asked: Nanos,
+    /// The real length.
+    pub took: Nanos,
+    /// The processor time of the sleeping thread from before the sleep to after it; none if it was not measured.
+    pub cpu: Option<Nanos>,
+}
+
 /// The controller of one queue's polls.
 #[derive(Clone, Debug)]
 pub struct PollPeriod {
@@ -47,6 +62,10 @@ pub struct PollPeriod {
     estimator: LatencyEstimator,
     /// The usual excess of a sleep over its requested length: close to the largest recent one.
     lateness: u64,
+    /// The average excess of a sleep over its requested length.
+    usual_lateness: u64,
+    /// The average processor time of a sleep.
+    sleep_cost: u64,
     /// The sleep since the last poll, zero if there was none.
     last_sleep: Nanos,
     /// The last sleep that was chosen, for statistics.
@@ -61,6 +80,8 @@ impl PollPeriod {
             pace,
             estimator: LatencyEstimator::default(),
             lateness: 0,
+            usual_lateness: 0,
+            sleep_cost: SLEEP_COST.0,
             last_sleep: Nanos::ZERO,
             last_chosen: Nanos::ZERO,
         }
@@ -77,6 +98,12 @@ impl PollPeriod {
         self.last_chosen
     }
 
+    /// Returns the processor time of a sleep, as measured; an assumption until one was measured.
+    #[must_use]
+    pub fn sleep_cost(&self) -> Nanos {
+        Nanos(self.sleep_cost)
+    }
+
     /// Returns the latency estimates.
     #[must_use]
     pub fn estimator(&self) -> &LatencyEstimator {
@@ -88,9 +115,11 @@ impl PollPeriod {
     pub fn observe_completion(&mut self, class: SizeClass, latency: Nanos) {
         // After a short sleep the latency is nearly exact.
         if self.last_sleep == Nanos::ZERO {
-            // Lateness decays slowly while there are no sleeps; otherwise a machine that was busy once would never
+            // What sleeps cost decays slowly while there are none; otherwise a machine that was busy once would never
             // sleep again.
-            self.lateness -= self.lateness / FORGET_PART;
+            for cost in [&mut self.lateness, &mut self.usual_lateness, &mut self.sleep_cost] {
+                *cost -= *cost / FORGET_PART;
+            }
         }
         let seen = if self.last_sleep.0 > latency.0 / 32 {
             ObservationKind::UpperBound
@@ -107,9 +136,13 @@ impl PollPeriod {
     }
 
     /// Notes a sleep.
-    pub fn observe_sleep(&mut self, asked: Nanos, took: Nanos) {
-        self.last_sleep = took;
-        let late = took.since(asked).0;
+    pub fn observe_sleep(&mut self, sleep: SleepObservation) {
+        self.last_sleep = sleep.took;
+        let late = sleep.took.since(sleep.asked).0;
+        self.usual_lateness = averaged(self.usual_lateness, late);
+        if let Some(cpu) = sleep.cpu {
+            self.sleep_cost = averaged(self.sleep_cost, cpu.0);
+        }
         if late > self.lateness {
             // At most doubled, plus a step, to bound outliers.
             self.lateness += (late - self.lateness).min(self.lateness + LATENESS_STEP).div_ceil(4);
@@ -161,9 +194,19 @@ impl PollPeriod {
         until.min().map_or(Nanos::ZERO, |until| Nanos(until.since(now).0.saturating_sub(self.lateness)))
     }
 
-    /// Returns the span if it is worth a sleep, else zero.
+    /// Returns the span if it is worth a sleep, else zero. A sleep saves the polls of its real length and takes the
+    /// processor time that was measured; its lateness is in the margin of the span and decides nothing here.
     fn worthwhile(&self, span: Nanos) -> Nanos {
-        if span.0 < (2 * SLEEP_COST.0).max(2 * self.lateness) { Nanos::ZERO } else { span }
+        let saved = span.0.saturating_add(self.usual_lateness);
+        if span > Nanos::ZERO && saved >= self.sleep_cost.saturating_mul(GAIN_MIN) { span } else { Nanos::ZERO }
+    }
+}
+
+/// Moves an average towards a value, at most by the average and a step, so that no outlier decides.
+fn averaged(average: u64, value: u64) -> u64 {
+    match value.checked_sub(average) {
+        Some(above) => average + above.min(average + LATENESS_STEP) / AVERAGE_PART,
+        None => average - (average - value) / AVERAGE_PART,
     }
 }
 

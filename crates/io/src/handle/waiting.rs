@@ -117,8 +117,7 @@ impl Handle {
                 if span == Nanos::ZERO {
                     self.clock.pause_after_poll();
                 } else {
-                    self.clock.sleep(span);
-                    self.period.observe_sleep(span, self.clock.now().since(now));
+                    self.period.observe_sleep(self.clock.sleep_observed(span));
                 }
                 Ok(())
             }

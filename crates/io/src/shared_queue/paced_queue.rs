@@ -7,7 +7,9 @@ use super::exchange::ExchangeQueue;
 use crate::backend::{ArmResult, CompletedCommand};
 use crate::clock::IoClock;
 use crate::command::{Command, TransferData};
-use crate::completion::{CommandProfile, PollPace, PollPeriod, SizeClass, TransferDirection};
+use crate::completion::{
+    CommandProfile, PollPace, PollPeriod, SizeClass, SleepObservation, TransferDirection,
+};
 use crate::error::{IoError, RejectedCommand};
 use crate::queue::Queue;
 use headwater_host::clock::{Clock, Nanos};
@@ -107,10 +109,10 @@ impl PacedQueue {
         })
     }
 
-    /// Stores the requested and actual duration of a sleep.
-    pub(super) fn record_sleep(&mut self, asked: Nanos, took: Nanos) {
+    /// Stores the length and the cost of a sleep.
+    pub(super) fn record_sleep(&mut self, sleep: SleepObservation) {
         if let Some(timing) = &mut self.timing {
-            timing.period.observe_sleep(asked, took);
+            timing.period.observe_sleep(sleep);
         }
     }
 }

@@ -82,10 +82,8 @@ fn run(exchange: &CompletionExchange<PacedQueue>, time: &IoClock, mut aggregator
             span = notify_due(exchange, time.now(), &mut aggregator, &mut known, span);
         }
         if span > Nanos::ZERO {
-            let before = time.now();
-            time.sleep(span);
-            let took = time.now().since(before);
-            exchange.with_queue(|queue| queue.record_sleep(span, took));
+            let slept = time.sleep_observed(span);
+            exchange.with_queue(|queue| queue.record_sleep(slept));
         } else {
             std::hint::spin_loop();
         }
