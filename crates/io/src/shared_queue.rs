@@ -4,8 +4,9 @@
 //! submitted the command, also if another thread found it; no waiter is missed (`exchange` holds the argument, and
 //! `loom` checks it).
 //!
-//! A thread of the queue may poll ([`start_thread`](SharedQueue::start_thread)); without one, a waiting thread polls
-//! for all seats.
+//! A thread of the queue polls while a user's completion policy asks for one, at the pace of each user that does, and
+//! notifies each as its own aggregation says; a user whose policy has no thread polls by itself. Without a thread, a waiting
+//! user polls for all.
 
 mod exchange;
 mod paced_queue;
@@ -17,12 +18,13 @@ use crate::command::Command;
 use crate::completion::{CompletionAggregation, PollPace};
 use crate::error::{IoError, RejectedCommand};
 use crate::queue::Queue;
-use exchange::{CompletionExchange, WakeCallback};
+use exchange::{CompletionExchange, SeatPolicy, WakeCallback};
 use headwater_host::clock::Nanos;
-use headwater_host::sync::Mutex;
+use headwater_host::sync::{Mutex, MutexGuard};
 use headwater_host::wake::WakeDescriptor;
 use paced_queue::{PacedQueue, QueueSleep};
 use polling_thread::PollingThread;
+use std::collections::BTreeSet;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::{Arc, PoisonError};
 use std::task::Waker;
@@ -30,10 +32,23 @@ use std::task::Waker;
 #[derive(Debug)]
 struct SharedQueueState {
     exchange: Arc<CompletionExchange<PacedQueue>>,
-    thread: Mutex<Option<PollingThread>>,
+    thread: Mutex<QueueThread>,
     sleeper: QueueSleep,
     limits: IoLimits,
     depth: u32,
+}
+
+/// The thread of a queue, and the users whose policies ask for it.
+#[derive(Debug, Default)]
+struct QueueThread {
+    handle: Option<PollingThread>,
+    users: BTreeSet<u32>,
+}
+
+impl SharedQueueState {
+    fn thread(&self) -> MutexGuard<'_, QueueThread> {
+        self.thread.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// A queue for several handles. A clone is the same queue; dropping the last clone closes it.
@@ -56,7 +71,8 @@ impl SharedQueue {
     pub fn new(queue: Queue) -> Self {
         let (limits, depth, sleeper) = (queue.limits(), queue.depth(), QueueSleep::of(&queue));
         let exchange = Arc::new(CompletionExchange::new(PacedQueue::over(queue)));
-        Self::over(SharedQueueState { exchange, thread: Mutex::new(None), sleeper, limits, depth })
+        let thread = Mutex::new(QueueThread::default());
+        Self::over(SharedQueueState { exchange, thread, sleeper, limits, depth })
     }
 
     fn over(state: SharedQueueState) -> Self {
@@ -77,29 +93,9 @@ impl SharedQueue {
         QueueUser { shared: self.shared.clone(), number: self.shared.exchange.allocate_seat(), wakeup: None }
     }
 
-    /// Starts a thread that polls for completions at this pace, and notifies each user as `aggregation` says. A running
-    /// thread continues with the new settings.
-    ///
-    /// # Errors
-    /// [`IoError`] when the kernel creates no thread.
-    pub fn start_thread(
-        &self,
-        pace: PollPace,
-        aggregation: CompletionAggregation,
-        time: &IoClock,
-    ) -> Result<(), IoError> {
-        let mut thread = self.shared.thread.lock().unwrap_or_else(PoisonError::into_inner);
-        self.shared.exchange.with_queue(|line| line.set_pace(pace, time.clone()));
-        self.shared.exchange.set_notify_threshold(aggregation.count);
-        if thread.is_none() {
-            *thread = Some(PollingThread::start(self.shared.exchange.clone(), time.clone(), aggregation)?);
-        }
-        Ok(())
-    }
-
     /// Stops the thread; waiting threads poll again.
-    pub fn stop_thread(&self) {
-        let thread = self.shared.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+    fn stop_thread(&self) {
+        let thread = self.shared.thread().handle.take();
         drop(thread);
     }
 
@@ -148,6 +144,47 @@ impl QueueUser {
         let shared = self.queue();
         drop(self);
         shared.into_queue().map_err(|shared| shared.add_user())
+    }
+
+    /// Starts or joins the thread of the queue, which polls for this user at this pace and notifies it as `aggregation`
+    /// says. Other users keep their policies.
+    pub(crate) fn start_thread(
+        &self,
+        pace: PollPace,
+        aggregation: CompletionAggregation,
+        time: &IoClock,
+    ) -> Result<(), IoError> {
+        let mut thread = self.shared.thread();
+        self.shared.exchange.with_queue(|queue| queue.set_pace(self.number, pace, time.clone()));
+        let CompletionAggregation { count, time: limit } = aggregation;
+        self.shared.exchange.set_policy(self.number, SeatPolicy::Thread { count, time: limit });
+        if thread.handle.is_none() {
+            match PollingThread::start(self.shared.exchange.clone(), time.clone()) {
+                Ok(handle) => thread.handle = Some(handle),
+                Err(error) => {
+                    self.poll_alone();
+                    return Err(error);
+                }
+            }
+        }
+        thread.users.insert(self.number);
+        Ok(())
+    }
+
+    /// Makes this user poll by itself. The thread ends with the last user that has it.
+    pub(crate) fn release_thread(&self) {
+        self.poll_alone();
+        let mut thread = self.shared.thread();
+        thread.users.remove(&self.number);
+        let ended = if thread.users.is_empty() { thread.handle.take() } else { None };
+        // The thread ends without the lock: a callback on it may ask for the state of the thread.
+        drop(thread);
+        drop(ended);
+    }
+
+    fn poll_alone(&self) {
+        self.shared.exchange.with_queue(|queue| queue.remove_pace(self.number));
+        self.shared.exchange.set_policy(self.number, SeatPolicy::Polls);
     }
 
     pub(crate) fn limits(&self) -> IoLimits {
@@ -222,11 +259,13 @@ impl QueueUser {
     /// Arms the descriptor. Only the queue's thread signals it: without one this is refused, and the waiter has to
     /// poll.
     pub(crate) fn arm(&mut self) -> Result<ArmResult, IoError> {
-        if self.shared.thread.lock().unwrap_or_else(PoisonError::into_inner).is_none() {
+        let thread = self.shared.thread();
+        if thread.handle.is_none() || !thread.users.contains(&self.number) {
             let reason =
                 "a shared queue without a completion thread has no descriptor; start one, or poll".to_owned();
             return Err(IoError::Unsupported { reason });
         }
+        drop(thread);
         self.make_descriptor()?;
         if let Some(wakeup) = &self.wakeup {
             wakeup.take()?;
@@ -237,6 +276,10 @@ impl QueueUser {
 
 impl Drop for QueueUser {
     fn drop(&mut self) {
+        self.release_thread();
         self.shared.exchange.free_seat(self.number);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -153,16 +153,34 @@ impl PollPeriod {
 
     /// Returns the sleep before the next poll, given submission time and class of the commands in flight.
     pub fn next_sleep(&mut self, now: Nanos, in_flight: impl Iterator<Item = (Nanos, SizeClass)>) -> Nanos {
-        self.last_chosen = match self.pace {
+        self.last_chosen = self.sleep_at(self.pace, now, in_flight);
+        self.last_chosen
+    }
+
+    /// Returns the shortest of the sleeps that several paces choose, each for its commands in flight.
+    pub(crate) fn next_sleep_of(
+        &mut self,
+        now: Nanos,
+        paced: impl Iterator<Item = (PollPace, Vec<(Nanos, SizeClass)>)>,
+    ) -> Nanos {
+        let sleeps = paced.map(|(pace, in_flight)| self.sleep_at(pace, now, in_flight.into_iter()));
+        self.last_chosen = sleeps.min().unwrap_or(Nanos::ZERO);
+        self.last_chosen
+    }
+
+    /// Returns the sleep that a pace chooses for its commands in flight.
+    fn sleep_at(
+        &self,
+        pace: PollPace,
+        now: Nanos,
+        in_flight: impl Iterator<Item = (Nanos, SizeClass)>,
+    ) -> Nanos {
+        match pace {
             PollPace::Busy => Nanos::ZERO,
             PollPace::Fixed(span) => span,
             PollPace::Part(percent) => self.worthwhile(self.fraction_of_mean(now, in_flight, percent)),
-            PollPace::Adaptive => {
-                let span = self.adaptive(now, in_flight);
-                self.worthwhile(span)
-            }
-        };
-        self.last_chosen
+            PollPace::Adaptive => self.worthwhile(self.adaptive(now, in_flight)),
+        }
     }
 
     /// Returns the time until the earliest expected completion, less the margin.
@@ -198,7 +216,11 @@ impl PollPeriod {
     /// processor time that was measured; its lateness is in the margin of the span and decides nothing here.
     fn worthwhile(&self, span: Nanos) -> Nanos {
         let saved = span.0.saturating_add(self.usual_lateness);
-        if span > Nanos::ZERO && saved >= self.sleep_cost.saturating_mul(GAIN_MIN) { span } else { Nanos::ZERO }
+        if span > Nanos::ZERO && saved >= self.sleep_cost.saturating_mul(GAIN_MIN) {
+            span
+        } else {
+            Nanos::ZERO
+        }
     }
 }
 

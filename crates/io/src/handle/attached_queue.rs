@@ -70,6 +70,11 @@ impl AttachedQueue {
         time: &IoClock,
     ) -> (Self, Result<(), IoError>) {
         let CompletionPolicy::Thread(pace, aggregation) = policy else {
+            if let QueueLink::Shared(seat) = &self.link
+                && !self.shared_for_thread
+            {
+                seat.release_thread();
+            }
             return (self.reclaim_own(), Ok(()));
         };
         let Self { name, link, detaching, shared_for_thread } = self;
@@ -81,7 +86,7 @@ impl AttachedQueue {
             }
             QueueLink::Shared(seat) => (seat, shared_for_thread),
         };
-        let started = seat.queue().start_thread(pace, aggregation, time);
+        let started = seat.start_thread(pace, aggregation, time);
         let queue = Self { name, link: QueueLink::Shared(seat), detaching, shared_for_thread };
         match started {
             Ok(()) => (queue, Ok(())),

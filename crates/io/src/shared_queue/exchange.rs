@@ -1,8 +1,8 @@
 //! The distribution of answers among the seats of a shared queue, and the election of the thread that polls for all.
 //!
-//! Input: commands of seats, answers of the one queue behind it. Output: each seat's answers. Invariant: while a
+//! Input: commands of seats, answers of the one queue behind it. Output: each seat's answers. Invariants: while a
 //! waiting seat is owed answers, either a thread polls (the leader, or the queue's thread), or a waiter has been
-//! notified to poll.
+//! notified to poll; each seat is notified as its own policy says, whatever the policies of other seats.
 //!
 //! ```text
 //!   wait:  no answer --no leader--> lead: arm, sleep outside the lock, poll, deliver, notify the next leader
@@ -11,12 +11,17 @@
 //!
 //! Lock order: there is one lock. No callback runs, and no thread sleeps, while it is held.
 
+use headwater_host::clock::Nanos;
 use headwater_host::sync::{Condvar, Mutex, MutexGuard};
 use headwater_host::width::narrow;
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
+
+#[path = "seat_policy.rs"]
+mod seat_policy;
+pub(crate) use seat_policy::SeatPolicy;
 
 /// The queue behind an exchange.
 pub(crate) trait ExchangeQueue {
@@ -42,6 +47,11 @@ pub(crate) trait ExchangeQueue {
 /// Returns the token of a command: its seat, and its slot there.
 pub(crate) fn token(seat: u32, slot: u32) -> u64 {
     u64::from(seat) << 32 | u64::from(slot)
+}
+
+/// Returns the seat of a command.
+pub(crate) fn seat_of(token: u64) -> u32 {
+    narrow(token >> 32)
 }
 
 fn split_token(token: u64) -> (usize, u32) {
@@ -79,6 +89,9 @@ struct SeatState<A> {
     is_waiting: bool,
     /// The number of answers found since the last notification.
     unnotified: u32,
+    /// The time at which the queue's thread first saw them.
+    unnotified_since: Option<Nanos>,
+    policy: SeatPolicy,
     wakeup: Arc<Condvar>,
     callback: Option<WakeCallback>,
     /// True if the seat is free; its answers are dropped.
@@ -92,10 +105,23 @@ impl<A> SeatState<A> {
             outstanding: 0,
             is_waiting: false,
             unnotified: 0,
+            unnotified_since: None,
+            policy: SeatPolicy::Polls,
             wakeup: Arc::new(Condvar::new()),
             callback: None,
             is_free: false,
         }
+    }
+}
+
+impl<A> SeatState<A> {
+    /// Notifies the seat of its answers.
+    fn notify(&mut self, calls: &mut WakeCallbacks) {
+        (self.unnotified, self.unnotified_since) = (0, None);
+        if self.is_waiting {
+            self.wakeup.notify_one();
+        }
+        calls.extend(self.callback.clone());
     }
 }
 
@@ -121,10 +147,10 @@ struct ExchangeState<L: ExchangeQueue> {
     queue: L,
     seats: Vec<SeatState<L::Answer>>,
     lead: PollLeader,
-    /// True once the thread has to end.
-    stopping: bool,
-    /// The number of answers from which the thread notifies a seat.
-    notify_threshold: u32,
+    /// The number of the last thread that began.
+    begun: u32,
+    /// The threads up to this number have to end. A thread may begin while an earlier one still ends.
+    stopped: u32,
 }
 
 /// The exchange of commands and answers between the seats and their queue.
@@ -144,13 +170,8 @@ type WakeCallbacks = Vec<WakeCallback>;
 
 impl<L: ExchangeQueue> CompletionExchange<L> {
     pub(crate) fn new(queue: L) -> Self {
-        let inner = ExchangeState {
-            queue,
-            seats: Vec::new(),
-            lead: PollLeader::Vacant,
-            stopping: false,
-            notify_threshold: 1,
-        };
+        let inner =
+            ExchangeState { queue, seats: Vec::new(), lead: PollLeader::Vacant, begun: 0, stopped: 0 };
         Self { inner: Mutex::new(inner), work: Condvar::new() }
     }
 
@@ -220,17 +241,19 @@ impl<L: ExchangeQueue> CompletionExchange<L> {
         if inner.lead == PollLeader::IdleThread {
             inner.lead = PollLeader::Thread;
             drop(inner);
-            self.work.notify_one();
+            // An earlier thread of the queue may still wait too.
+            self.work.notify_all();
         }
         Ok(())
     }
 
-    /// Takes the next answer of a seat. Polls the queue unless its thread does.
+    /// Takes the next answer of a seat. Polls the queue, unless the queue's thread polls for this seat.
     pub(crate) fn take(&self, seat: u32) -> Result<Option<(u32, L::Answer)>, L::Error> {
         let mut inner = self.lock();
         let mut calls = WakeCallbacks::new();
         let mut polled = Ok(());
-        if inner.seat_state(seat).answers.is_empty() && !inner.lead.is_thread() {
+        let polls = !inner.lead.is_thread() || inner.seat_state(seat).policy == SeatPolicy::Polls;
+        if inner.seat_state(seat).answers.is_empty() && polls {
             polled = inner.deliver_all(&mut calls);
         }
         let state = inner.seat_state(seat);
@@ -292,39 +315,61 @@ impl<L: ExchangeQueue> CompletionExchange<L> {
         inner.notify_next_leader();
     }
 
-    /// Sets the number of answers from which the queue's thread notifies a seat.
-    pub(crate) fn set_notify_threshold(&self, answers: u32) {
-        self.lock().notify_threshold = answers.max(1);
+    /// Sets the completion policy of a seat.
+    pub(crate) fn set_policy(&self, seat: u32, policy: SeatPolicy) {
+        self.lock().seat_state(seat).policy = policy;
     }
 
-    /// Returns the number of answers without a notification.
-    pub(crate) fn unnotified(&self) -> u32 {
-        self.lock().seats.iter().map(|state| state.unnotified).sum()
+    /// Returns true if the notification of a seat can be due by time.
+    pub(crate) fn is_timed(&self) -> bool {
+        self.lock().seats.iter().any(|state| state.policy.limit().is_some())
     }
 
-    /// Notifies every seat with such answers.
-    pub(crate) fn notify_all(&self) {
+    /// Notifies every seat whose first unnotified answer has waited as long as its policy allows. Returns the time at which
+    /// the next seat is due.
+    pub(crate) fn notify_due(&self, now: Nanos) -> Option<Nanos> {
         let mut calls = WakeCallbacks::new();
-        self.lock().notify_seats(1, &mut calls);
+        let mut next = None;
+        let mut inner = self.lock();
+        for state in &mut inner.seats {
+            let Some(limit) = state.policy.limit().filter(|_| state.unnotified > 0) else {
+                state.unnotified_since = None;
+                continue;
+            };
+            let due = state.unnotified_since.get_or_insert(now).after(limit);
+            if due <= now {
+                state.notify(&mut calls);
+            } else {
+                next = Some(next.map_or(due, |next: Nanos| next.min(due)));
+            }
+        }
+        drop(inner);
         calls.iter().for_each(WakeCallback::run);
+        next
     }
 
-    /// Makes the queue's thread the leader.
-    pub(crate) fn begin_thread(&self) {
+    /// Makes a thread of the queue the leader, and returns its number.
+    pub(crate) fn begin_thread(&self) -> u32 {
         let mut inner = self.lock();
         inner.lead = PollLeader::Thread;
-        inner.stopping = false;
+        inner.begun += 1;
+        inner.begun
     }
 
-    /// Signals the thread to end.
-    pub(crate) fn stop_thread(&self) {
-        self.lock().stopping = true;
-        self.work.notify_one();
-    }
-
-    /// Removes the thread as leader, and notifies every waiter to poll again.
-    pub(crate) fn end_thread(&self) {
+    /// Signals a thread to end.
+    pub(crate) fn stop_thread(&self, thread: u32) {
         let mut inner = self.lock();
+        inner.stopped = inner.stopped.max(thread);
+        drop(inner);
+        self.work.notify_all();
+    }
+
+    /// Removes a thread as leader, and notifies every waiter to poll again, unless another thread has begun.
+    pub(crate) fn end_thread(&self, thread: u32) {
+        let mut inner = self.lock();
+        if inner.begun != thread {
+            return;
+        }
         inner.lead = PollLeader::Vacant;
         for state in &mut inner.seats {
             state.wakeup.notify_one();
@@ -332,9 +377,13 @@ impl<L: ExchangeQueue> CompletionExchange<L> {
     }
 
     /// Polls for the queue's thread, then runs `after` under the lock. Returns `None` when the thread has to end.
-    pub(crate) fn poll_on_thread<T>(&self, after: impl FnOnce(&mut L) -> T) -> Option<Result<T, L::Error>> {
+    pub(crate) fn poll_on_thread<T>(
+        &self,
+        thread: u32,
+        after: impl FnOnce(&mut L) -> T,
+    ) -> Option<Result<T, L::Error>> {
         let mut inner = self.lock();
-        if inner.stopping {
+        if inner.stopped >= thread {
             return None;
         }
         let mut calls = WakeCallbacks::new();
@@ -351,10 +400,10 @@ impl<L: ExchangeQueue> CompletionExchange<L> {
     }
 
     /// Waits, as the queue's thread, until a command is in flight. Returns false when the thread has to end.
-    pub(crate) fn wait_for_work(&self) -> bool {
+    pub(crate) fn wait_for_work(&self, thread: u32) -> bool {
         let mut inner = self.lock();
         loop {
-            if inner.stopping {
+            if inner.stopped >= thread {
                 return false;
             }
             if inner.seats.iter().any(|state| state.outstanding as usize > state.answers.len()) {
@@ -362,7 +411,9 @@ impl<L: ExchangeQueue> CompletionExchange<L> {
             }
             inner.lead = PollLeader::IdleThread;
             inner = self.work.wait(inner).unwrap_or_else(PoisonError::into_inner);
-            inner.lead = PollLeader::Thread;
+            if inner.begun == thread {
+                inner.lead = PollLeader::Thread;
+            }
         }
     }
 }
@@ -401,8 +452,8 @@ impl<L: ExchangeQueue> ExchangeState<L> {
                 Err(error) => break Err(error),
             }
         };
-        let enough = if self.lead.is_thread() && polled.is_ok() { self.notify_threshold } else { 1 };
-        self.notify_seats(enough, calls);
+        let aggregates = self.lead.is_thread() && polled.is_ok();
+        self.notify_seats(aggregates, calls);
         if polled.is_err() {
             self.seats.iter().for_each(|state| state.wakeup.notify_one());
         }
@@ -410,15 +461,12 @@ impl<L: ExchangeQueue> ExchangeState<L> {
     }
 
     /// Notifies the seats that have enough answers, or all that they are owed.
-    fn notify_seats(&mut self, enough: u32, calls: &mut WakeCallbacks) {
+    fn notify_seats(&mut self, aggregates: bool, calls: &mut WakeCallbacks) {
         for state in &mut self.seats {
             let all = state.outstanding as usize <= state.answers.len();
+            let enough = if aggregates { state.policy.threshold() } else { 1 };
             if state.unnotified >= enough || (state.unnotified > 0 && all) {
-                state.unnotified = 0;
-                if state.is_waiting {
-                    state.wakeup.notify_one();
-                }
-                calls.extend(state.callback.clone());
+                state.notify(calls);
             }
         }
     }

@@ -4,6 +4,7 @@
 //! deadlock, which loom reports.
 
 use super::{CompletionExchange, ExchangeQueue};
+use headwater_host::clock::Nanos;
 use headwater_host::sync::{Condvar, ModelBuilder, Mutex, thread};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -50,6 +51,13 @@ impl LoomDevice {
                 self.wakeup.notify_one();
             }
         }
+    }
+
+    /// Answers what was submitted.
+    fn serve_available(&self) {
+        let mut state = self.state.lock().unwrap();
+        let submitted = std::mem::take(&mut state.submitted);
+        state.answered.extend(submitted);
     }
 
     /// Simulates a poll of the queue's descriptor.
@@ -140,23 +148,62 @@ fn loom_b10_a_polling_thread_is_woken_by_commands_and_ends_without_missing_a_wai
         let device = Arc::new(LoomDevice::default());
         let exchange = Arc::new(CompletionExchange::new(LoomQueue(device.clone())));
         let seat = exchange.allocate_seat();
-        exchange.begin_thread();
+        // Without this policy the seat would poll by itself.
+        exchange.set_policy(seat, super::SeatPolicy::Thread { count: 1, time: Nanos::ZERO });
+        let number = exchange.begin_thread();
         let polling = {
             let (exchange, device) = (exchange.clone(), device.clone());
             thread::spawn(move || {
-                while exchange.wait_for_work() {
+                while exchange.wait_for_work(number) {
                     // One command is served between two polls, so that the model terminates.
                     device.serve(1);
-                    if exchange.poll_on_thread(|_| ()).is_none() {
+                    if exchange.poll_on_thread(number, |_| ()).is_none() {
                         return;
                     }
                 }
             })
         };
         user(&exchange, &device, seat, 1);
-        exchange.stop_thread();
+        exchange.stop_thread(number);
         polling.join().unwrap();
-        exchange.end_thread();
+        exchange.end_thread(number);
         assert!(exchange.take(seat).unwrap().is_none());
+    });
+}
+
+/// Checks a handle whose policy starts a thread while that of another handle ends: both threads exist for a moment.
+#[test]
+fn loom_thread_that_begins_while_another_ends_serves_the_seat() {
+    check(|| {
+        let device = Arc::new(LoomDevice::default());
+        let exchange = Arc::new(CompletionExchange::new(LoomQueue(device.clone())));
+        let seat = exchange.allocate_seat();
+        exchange.set_policy(seat, super::SeatPolicy::Thread { count: 1, time: Nanos::ZERO });
+        let run = |number: u32| {
+            let (exchange, device) = (exchange.clone(), device.clone());
+            thread::spawn(move || {
+                while exchange.wait_for_work(number) {
+                    if exchange.poll_on_thread(number, |_| ()).is_none() {
+                        return;
+                    }
+                    device.serve_available();
+                }
+            })
+        };
+        let first = exchange.begin_thread();
+        let ending = run(first);
+        let second = exchange.begin_thread();
+        let beginning = run(second);
+        exchange.stop_thread(first);
+        exchange.submit(seat, (), 0).unwrap();
+        ending.join().unwrap();
+        exchange.end_thread(first);
+        // The second thread finds the answer.
+        while exchange.take(seat).unwrap().is_none() {
+            exchange.wait(seat, None, |_| unreachable!("a thread leads")).unwrap();
+        }
+        exchange.stop_thread(second);
+        beginning.join().unwrap();
+        exchange.end_thread(second);
     });
 }

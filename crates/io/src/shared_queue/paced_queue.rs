@@ -1,9 +1,10 @@
 //! A device's queue as an exchange uses it, with the submission times of its commands.
 //!
-//! Input: commands with tokens. Output: answers with tokens; the sleep durations of the queue's thread. Invariant:
-//! times are recorded only while a thread needs them.
+//! Input: commands with tokens, the pace of each seat. Output: answers with tokens; the sleep durations of the queue's
+//! thread. Invariants: times are recorded only while a thread needs them; the thread sleeps no longer than the pace of any
+//! seat with commands in flight allows.
 
-use super::exchange::ExchangeQueue;
+use super::exchange::{ExchangeQueue, seat_of};
 use crate::backend::{ArmResult, CompletedCommand};
 use crate::clock::IoClock;
 use crate::command::{Command, TransferData};
@@ -58,6 +59,27 @@ struct PollTiming {
     period: PollPeriod,
     time: IoClock,
     in_flight: BTreeMap<u64, (Nanos, SizeClass)>,
+    /// The paces of seats; a seat without one is polled for at the adaptive pace.
+    paces: BTreeMap<u32, PollPace>,
+}
+
+impl PollTiming {
+    fn pace_of(&self, token: u64) -> PollPace {
+        self.paces.get(&seat_of(token)).copied().unwrap_or_default()
+    }
+
+    /// Returns the commands in flight by pace.
+    fn by_pace(&self) -> Vec<(PollPace, Vec<(Nanos, SizeClass)>)> {
+        let mut groups: Vec<(PollPace, Vec<(Nanos, SizeClass)>)> = Vec::new();
+        for (&token, &command) in &self.in_flight {
+            let pace = self.pace_of(token);
+            match groups.iter_mut().find(|(of, _)| *of == pace) {
+                Some((_, commands)) => commands.push(command),
+                None => groups.push((pace, vec![command])),
+            }
+        }
+        groups
+    }
 }
 
 /// A device's queue with its timing state.
@@ -84,14 +106,22 @@ impl PacedQueue {
         self.queue.cancel(token)
     }
 
-    /// Sets the pace of the polling thread.
-    pub(super) fn set_pace(&mut self, pace: PollPace, time: IoClock) {
-        match &mut self.timing {
-            Some(timing) => timing.period.set_pace(pace),
-            None => {
-                let period = PollPeriod::new(pace);
-                self.timing = Some(PollTiming { period, time, in_flight: BTreeMap::new() });
-            }
+    /// Sets the pace at which the polling thread polls for a seat.
+    pub(super) fn set_pace(&mut self, seat: u32, pace: PollPace, time: IoClock) {
+        let timing = self.timing.get_or_insert_with(|| PollTiming {
+            period: PollPeriod::new(pace),
+            time,
+            in_flight: BTreeMap::new(),
+            paces: BTreeMap::new(),
+        });
+        timing.paces.insert(seat, pace);
+        timing.period.set_pace(pace);
+    }
+
+    /// Removes the pace of a seat.
+    pub(super) fn remove_pace(&mut self, seat: u32) {
+        if let Some(timing) = &mut self.timing {
+            timing.paces.remove(&seat);
         }
     }
 
@@ -105,7 +135,14 @@ impl PacedQueue {
         self.timing.as_mut().map_or(Nanos::ZERO, |timing| {
             timing.period.observe_poll();
             let now = timing.time.now();
-            timing.period.next_sleep(now, timing.in_flight.values().copied())
+            // One user with one pace is usual.
+            if timing.paces.len() == 1
+                && timing.in_flight.keys().all(|&token| timing.paces.contains_key(&seat_of(token)))
+            {
+                return timing.period.next_sleep(now, timing.in_flight.values().copied());
+            }
+            let groups = timing.by_pace();
+            timing.period.next_sleep_of(now, groups.into_iter())
         })
     }
 

@@ -6,7 +6,6 @@
 use super::exchange::CompletionExchange;
 use super::paced_queue::PacedQueue;
 use crate::clock::IoClock;
-use crate::completion::{CompletionAggregation, CompletionAggregator, NotificationTime};
 use crate::error::IoError;
 use headwater_host::clock::Nanos;
 use std::sync::Arc;
@@ -21,6 +20,7 @@ const IDLE_PAUSES: u32 = 8;
 #[derive(Debug)]
 pub(super) struct PollingThread {
     exchange: Arc<CompletionExchange<PacedQueue>>,
+    number: u32,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -28,17 +28,15 @@ impl PollingThread {
     pub(super) fn start(
         exchange: Arc<CompletionExchange<PacedQueue>>,
         time: IoClock,
-        aggregation: CompletionAggregation,
     ) -> Result<Self, IoError> {
-        exchange.begin_thread();
+        let number = exchange.begin_thread();
         let polled = exchange.clone();
-        let started = Builder::new()
-            .name("completions".to_owned())
-            .spawn(move || run(&polled, &time, CompletionAggregator::new(aggregation)));
+        let started =
+            Builder::new().name("completions".to_owned()).spawn(move || run(&polled, number, &time));
         match started {
-            Ok(thread) => Ok(Self { exchange, thread: Some(thread) }),
+            Ok(thread) => Ok(Self { exchange, number, thread: Some(thread) }),
             Err(error) => {
-                exchange.end_thread();
+                exchange.end_thread(number);
                 Err(IoError::Device { reason: format!("cannot start the completion thread: {error}") })
             }
         }
@@ -47,19 +45,18 @@ impl PollingThread {
 
 impl Drop for PollingThread {
     fn drop(&mut self) {
-        self.exchange.stop_thread();
+        self.exchange.stop_thread(self.number);
         // The last user may be dropped in a callback on this thread; then the thread ends by itself.
         let own = |thread: &JoinHandle<()>| thread.thread().id() != std::thread::current().id();
         if let Some(thread) = self.thread.take().filter(own) {
             // A panic of the thread is already reported by the panic hook; the queue still exists.
             drop(thread.join());
         }
-        self.exchange.end_thread();
+        self.exchange.end_thread(self.number);
     }
 }
 
-fn run(exchange: &CompletionExchange<PacedQueue>, time: &IoClock, mut aggregator: CompletionAggregator) {
-    let mut known = 0;
+fn run(exchange: &CompletionExchange<PacedQueue>, number: u32, time: &IoClock) {
     loop {
         // A user often submits again right after an answer, and a wake-up costs both threads more than this spin.
         for _ in 0..IDLE_CHECKS {
@@ -68,18 +65,20 @@ fn run(exchange: &CompletionExchange<PacedQueue>, time: &IoClock, mut aggregator
             }
             (0..IDLE_PAUSES).for_each(|_| std::hint::spin_loop());
         }
-        if !exchange.wait_for_work() {
+        if !exchange.wait_for_work(number) {
             return;
         }
-        let Some(turn) = exchange.poll_on_thread(PacedQueue::next_sleep) else {
+        let Some(turn) = exchange.poll_on_thread(number, PacedQueue::next_sleep) else {
             return;
         };
         // The queue has failed: every call reports the error, and there is nothing left to poll for.
         let Ok(mut span) = turn else {
             return;
         };
-        if !aggregator.is_immediate() {
-            span = notify_due(exchange, time.now(), &mut aggregator, &mut known, span);
+        if exchange.is_timed() {
+            let now = time.now();
+            // Sleeps at most until the next seat is due.
+            span = exchange.notify_due(now).map_or(span, |due| span.min(due.since(now)));
         }
         if span > Nanos::ZERO {
             let slept = time.sleep_observed(span);
@@ -87,34 +86,5 @@ fn run(exchange: &CompletionExchange<PacedQueue>, time: &IoClock, mut aggregator
         } else {
             std::hint::spin_loop();
         }
-    }
-}
-
-/// Notifies the seats when the aggregation is due. Returns the time to sleep, at most until the aggregation is due.
-fn notify_due(
-    exchange: &CompletionExchange<PacedQueue>,
-    now: Nanos,
-    aggregator: &mut CompletionAggregator,
-    known: &mut u32,
-    span: Nanos,
-) -> Nanos {
-    let unnotified = exchange.unnotified();
-    if unnotified > *known {
-        aggregator.add(unnotified - *known, now);
-    }
-    *known = unnotified;
-    if unnotified == 0 {
-        aggregator.reset();
-        return span;
-    }
-    match aggregator.due(now) {
-        NotificationTime::Now => {
-            exchange.notify_all();
-            aggregator.reset();
-            *known = 0;
-            span
-        }
-        NotificationTime::At(at) => span.min(at.since(now)),
-        NotificationTime::Never => span,
     }
 }

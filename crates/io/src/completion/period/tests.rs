@@ -21,7 +21,7 @@ struct SimulatedLoad {
 }
 
 impl SimulatedLoad {
-    /// A load of eight units at depth 1 on a machine whose sleeps are precise and cheap.
+    /// Returns a load of eight units at depth 1 on a machine whose sleeps are precise and cheap.
     const fn precise(kib: usize, service: Nanos) -> Self {
         Self {
             bytes: kib << 10,
@@ -184,8 +184,8 @@ fn sleeps_are_retried_after_a_period_of_late_sleeps() {
     );
 }
 
-/// A virtual machine on which every timed sleep is 23 us late and takes 20 us of processor time: a sleep that fills most of
-/// a read's latency pays, although less than twice its lateness is left to sleep.
+/// Returns a load on a virtual machine whose timed sleeps are 23 us late and take 20 us of processor time: a sleep that
+/// fills most of a read's latency pays, although less than twice its lateness is left to sleep.
 fn late_and_costly(kib: usize, service: Nanos) -> SimulatedLoad {
     SimulatedLoad {
         lateness_min: 21_000,
@@ -195,7 +195,7 @@ fn late_and_costly(kib: usize, service: Nanos) -> SimulatedLoad {
     }
 }
 
-/// Broken before: a sleep had to last twice its lateness, so that no sleep was taken on such a machine at 8 and 16 KiB.
+/// Guards against a regression: a sleep had to last twice its lateness, so that no sleep was taken on such a machine at 8 and 16 KiB.
 #[test]
 fn sleep_pays_where_its_processor_time_is_less_than_half_of_polling_for_as_long() {
     for (kib, latency) in [(8, 62_000), (16, 65_000), (64, 79_000)] {
@@ -217,7 +217,8 @@ fn no_sleep_is_taken_where_it_costs_as_much_as_polling() {
     assert!(adaptive.sleeps * 100 <= adaptive.answers, "{adaptive:?} for {busy:?}");
 }
 
-/// The naive model: it knows the true latency, lateness and cost, and sleeps exactly when that halves the processor time.
+/// Compares with a naive model that knows the true latency, lateness and cost, and sleeps exactly when that halves the
+/// processor time.
 #[test]
 fn learnt_decision_to_sleep_is_that_of_a_model_that_knows_the_machine() {
     for seed in 0..60 {
