@@ -4,6 +4,9 @@
 //! Invariants: a read returns what was written last, cached or direct; an acknowledged page that is not yet on the
 //! device stays until it is; after a successful flush everything written before is durable on the device.
 //!
+//! Transfers carry the [`TransferOrigin`] of the request that causes them: its user and its class, by which the backing
+//! device schedules them.
+//!
 //! It is a state machine without clock, thread or queue of its own. The caller
 //! - tries [`read_hit`](BlockCache::read_hit) and [`write_hit`](BlockCache::write_hit) with slices, which never wait, or
 //! - [`submit`](BlockCache::submit)s a [`CacheRequest`] with a token of its choice: [`SubmitResult::Done`] at once, or later;
@@ -15,20 +18,22 @@
 //! for the device's bytes must pass through the cache, direct ones too, so that both paths are coherent. Flush a cache
 //! before dropping it, or its dirty pages are lost.
 //!
-//! Several threads use one cache as a [`SharedCache`]. Two caches over the same bytes are not coherent.
+//! Several threads use one cache as a [`SharedCache`], which may have a thread of its own. Two caches over the same bytes are not coherent.
 
 pub use backing::{
-    BackingDevice, BackingLimits, BackingTransfer, TransferCompletion, TransferKind, TransferRefusal,
+    BackingDevice, BackingLimits, BackingTransfer, SHARED_PATH, TransferCompletion, TransferKind,
+    TransferOrigin, TransferRefusal,
 };
-pub use config::{CacheConfig, PAGES_MIN, WritePolicy};
+pub use config::{BackgroundWork, CacheConfig, PAGES_MIN, WritePolicy};
 pub use handle_backing::{DISCARD_LISTS_BYTES, HandleBacking};
-pub use request::{CacheRequest, CacheUser, FinishedRequest, RefusedCacheRequest, SubmitResult};
+pub use request::{CacheRequest, CacheUser, FinishedRequest, RefusedCacheRequest, RequestTag, SubmitResult};
 pub use shape::{DeviceShape, PAGE_BYTES};
-pub use shared::{CacheMember, SharedCache};
+pub use shared::{CLOSE_WAIT_MAX, CacheMember, SharedCache};
 pub use statistics::CacheStatistics;
 
 use crate::buffer::Buffer;
 use crate::error::{CacheError, IoError};
+use crate::scheduler::RequestClass;
 use direct::DirectWriteLock;
 use flush::FlushState;
 use frames::{FrameList, FrameState, FrameTable, NO_FRAME, PageFlags};
@@ -45,6 +50,8 @@ use std::ops::Range;
 use transfers::{TransferOutbox, TransferPurpose};
 use user::CacheUsers;
 
+mod awaiting;
+mod background;
 mod backing;
 mod config;
 mod direct;
@@ -92,12 +99,16 @@ pub struct BlockCache {
     /// The ranges of direct writes, in the order of arrival.
     locks: Vec<DirectWriteLock>,
     transfers: SlotMap<TransferPurpose>,
+    /// Transfers in the order in which they arose, before they are assigned to paths.
+    queued: Vec<(usize, u64, BackingTransfer)>,
     outbox: TransferOutbox,
     write_backs: u32,
     dirty: usize,
+    /// The dirty pages whose writes were acknowledged: no request waits for their write-back.
+    acknowledged: usize,
     dirty_background: usize,
     dirty_max: usize,
-    prefetches: Vec<Range<u64>>,
+    prefetches: Vec<(Range<u64>, TransferOrigin)>,
     flushes: FlushState,
     failure: Status,
     shrink: Option<ShrinkState>,
@@ -136,9 +147,11 @@ impl BlockCache {
             parked: VecDeque::new(),
             locks: Vec::new(),
             transfers: SlotMap::new(),
+            queued: Vec::new(),
             outbox: TransferOutbox::default(),
             write_backs: 0,
             dirty: 0,
+            acknowledged: 0,
             dirty_background: 0,
             dirty_max: 0,
             prefetches: Vec::new(),
@@ -195,7 +208,7 @@ impl BlockCache {
                 self.record_use(owner.0, page, frame);
             }
         }
-        self.record_read(owner.0, first, end);
+        self.record_read((first, end), TransferOrigin::of(owner.0, self.users.class(owner.0)), owner.0);
         true
     }
 
@@ -204,7 +217,7 @@ impl BlockCache {
     #[inline]
     pub fn write_hit(&mut self, owner: CacheUser, offset: u64, from: &[u8]) -> bool {
         let bytes = to_u64(from.len());
-        let back = self.config.policy == WritePolicy::Back;
+        let back = self.config.policy == WritePolicy::Back && !self.users.has_news(owner.0);
         if !back || !self.is_cached(offset, bytes, FrameState::Idle) {
             return false;
         }
@@ -212,6 +225,7 @@ impl BlockCache {
         if to_u64(self.dirty_max.saturating_sub(self.dirty)) < end - first {
             return false;
         }
+        let origin = TransferOrigin::of(owner.0, self.users.class(owner.0));
         for page in first..end {
             let part = PagePart::of(page, offset, bytes);
             if let Some(frame) = self.index.find(page) {
@@ -221,7 +235,7 @@ impl BlockCache {
                     &from[part.request_offset..part.request_offset + part.bytes],
                 );
                 self.record_use(owner.0, page, frame);
-                self.mark_dirty(frame, false);
+                self.mark_dirty(frame, false, origin);
             }
         }
         true
@@ -242,7 +256,18 @@ impl BlockCache {
         })
     }
 
-    /// Accepts a request. After [`SubmitResult::Pending`] exactly one [`FinishedRequest`] with the token follows.
+    /// Sets the class of the transfers that [`read_hit`](Self::read_hit) and [`write_hit`](Self::write_hit) of a user cause.
+    pub fn set_class(&mut self, owner: CacheUser, class: RequestClass) {
+        self.users.set_class(owner.0, class);
+    }
+
+    /// Returns the status of a failed write-back that was not reported to the user, once.
+    pub fn take_failure(&mut self, owner: CacheUser) -> Option<Status> {
+        (self.users.is_joined(owner.0) && self.users.report_failures(owner.0)).then_some(self.failure)
+    }
+
+    /// Accepts a request. The tag is a token, or a token with the class of the transfers that the request causes. After
+    /// [`SubmitResult::Pending`] exactly one [`FinishedRequest`] with the token follows.
     ///
     /// # Errors
     /// [`RefusedCacheRequest`] for a range beyond the end, direct I/O that is not whole blocks, or a device that is gone.
@@ -251,12 +276,12 @@ impl BlockCache {
         lower: &mut L,
         owner: CacheUser,
         request: CacheRequest,
-        token: u64,
+        tag: impl Into<RequestTag>,
     ) -> Result<SubmitResult, RefusedCacheRequest> {
         if let Err(error) = self.admit_request(owner, &request) {
             return Err(RefusedCacheRequest { request, error });
         }
-        let mut pending = PendingCacheRequest::new(owner, token, request);
+        let mut pending = PendingCacheRequest::new(owner, tag.into(), request);
         if self.config.policy == WritePolicy::Through
             && let CacheOperation::Write { through, .. } = &mut pending.operation
         {
@@ -279,7 +304,7 @@ impl BlockCache {
                     pending.operation = CacheOperation::Read;
                 }
                 if !matches!(pending.operation, CacheOperation::Write { .. }) {
-                    self.record_read(owner.0, pending.next, pending.end);
+                    self.record_read((pending.next, pending.end), pending.origin(), owner.0);
                 }
                 if self.execute_if_cached(&mut pending) {
                     self.run_due_work(lower);
@@ -412,12 +437,12 @@ impl BlockCache {
 
     /// Notes a read for the detection of sequential streams.
     #[inline]
-    fn record_read(&mut self, owner: u32, first: u64, end: u64) {
+    fn record_read(&mut self, (first, end): (u64, u64), origin: TransferOrigin, owner: u32) {
         if self.config.prefetch_pages == 0 {
             return;
         }
         if let Some(pages) = self.users.record_read(owner, first, end, self.config.prefetch_pages) {
-            self.prefetches.push(pages);
+            self.prefetches.push((pages, origin));
         }
     }
 

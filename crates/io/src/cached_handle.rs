@@ -7,28 +7,35 @@
 //!   submit --validate--> pieces, one for each buffer --> cache --misses, write-backs--> Handle --> queues
 //! ```
 //!
-//! Several handles may share one cache: each [`join`](CachedHandle::join)s it. Scheduler, selector, queues and
-//! completion policy of the underlying handle are changed through [`with_handle`](CachedHandle::with_handle), at any
-//! time.
+//! Several handles may share one cache: each [`join`](CachedHandle::join)s it, over the queues of the cache, or
+//! [with a handle of its own](CachedHandle::join_with), whose queues and policies then carry the transfers that its requests
+//! cause. Scheduler, selector, queues and completion policy of the underlying handle are changed through
+//! [`with_handle`](CachedHandle::with_handle), at any time. Misses, write-backs and direct transfers go to the scheduler in
+//! the class of the request that causes them.
+//!
+//! A thread of the cache writes back dirty pages by their age although no handle is called
+//! ([`BackgroundWork`](crate::cache::BackgroundWork)).
 
 use crate::backend::CompletedCommand;
 use crate::buffer::Buffer;
 use crate::cache::{
-    BlockCache, CacheConfig, CacheMember, CacheRequest as Asked, CacheStatistics, FinishedRequest,
-    HandleBacking, SharedCache, SubmitResult, WritePolicy,
+    BackgroundWork, BlockCache, CacheConfig, CacheMember, CacheRequest as Asked, CacheStatistics,
+    FinishedRequest, HandleBacking, RequestTag, SharedCache, SubmitResult, WritePolicy,
 };
 use crate::client_namespace::ClientNamespace;
 use crate::clock::IoClock;
 use crate::command::TransferData;
-use crate::error::{CacheError, IoError, RequestError};
+use crate::error::{IoError, RequestError};
 use crate::handle::{Handle, IoRequest, RefusedRequest, RequestOperation};
 use crate::queue::Completion;
+use crate::scheduler::RequestClass;
 use headwater_host::clock::Nanos;
 use headwater_host::width::narrow;
 use headwater_nvme::spec::status::Status;
 use std::collections::{BTreeMap, VecDeque};
 
 mod blocking;
+mod membership;
 
 /// The path of reads and writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -135,12 +142,38 @@ impl CachedHandle {
         config: CacheConfig,
         memory: &mut dyn FnMut(usize) -> Result<Buffer, IoError>,
     ) -> Result<Self, IoError> {
-        let lower = HandleBacking::new(handle, facts, &memory(crate::cache::DISCARD_LISTS_BYTES)?)?;
-        let cache = BlockCache::new(lower.shape(), config, memory)?;
-        Ok(Self::join(&SharedCache::new(cache, lower), facts))
+        Self::try_new(handle, facts, config, memory).map_err(|(_, error)| error)
     }
 
-    /// Creates another handle on a cache.
+    /// Adds a cache as [`new`](Self::new) does, and returns the handle if that fails.
+    ///
+    /// # Errors
+    /// [`IoError`], as there, with the handle.
+    pub fn try_new(
+        handle: Handle,
+        facts: &ClientNamespace,
+        config: CacheConfig,
+        memory: &mut dyn FnMut(usize) -> Result<Buffer, IoError>,
+    ) -> Result<Self, (Option<Box<Handle>>, IoError)> {
+        let lists = match memory(crate::cache::DISCARD_LISTS_BYTES) {
+            Ok(lists) => lists,
+            Err(error) => return Err((Some(Box::new(handle)), error)),
+        };
+        let lower = HandleBacking::new(handle, facts, &lists).map_err(|error| (None, error))?;
+        let cache = match BlockCache::new(lower.shape(), config, memory) {
+            Ok(cache) => SharedCache::new(cache, lower),
+            Err(error) => return Err((Some(Box::new(lower.into_handle())), error)),
+        };
+        if config.background == BackgroundWork::Thread
+            && let Err(error) = cache.start_thread()
+        {
+            let parts = cache.into_parts().ok();
+            return Err((parts.map(|(_, lower)| Box::new(lower.into_handle())), error));
+        }
+        Ok(Self::join(&cache, facts))
+    }
+
+    /// Creates another handle on a cache, over the queues of the cache and with its policies.
     #[must_use]
     pub fn join(cache: &SharedCache<HandleBacking>, facts: &ClientNamespace) -> Self {
         let (first, bytes) = cache.with_parts(|cache, lower| (lower.first(), cache.shape().device_bytes));
@@ -153,34 +186,20 @@ impl CachedHandle {
             requests: BTreeMap::new(),
             next: 0,
             ready: VecDeque::new(),
-            time: IoClock::machine(),
+            time: cache.clock(),
         }
+    }
+
+    /// Returns the end of the accessible range, one past its last byte.
+    #[must_use]
+    pub fn end(&self) -> u64 {
+        self.end
     }
 
     /// Returns the cache, for other handles to join.
     #[must_use]
     pub fn cache(&self) -> SharedCache<HandleBacking> {
         self.member.cache().clone()
-    }
-
-    /// Removes the cache: flushes, waits, and returns the handle.
-    ///
-    /// # Errors
-    /// The failure of the flush, or a refusal because the cache has other users; with this handle unchanged.
-    pub fn into_handle(mut self) -> Result<Handle, (Box<Self>, IoError)> {
-        if let Err(failed) = self.run(IoRequest::flush()) {
-            return Err((Box::new(self), failed.error));
-        }
-        let Self { member, facts, path, time, .. } = self;
-        let cache = member.cache().clone();
-        drop(member);
-        match cache.into_parts() {
-            Ok((_, lower)) => Ok(lower.into_handle()),
-            Err(cache) => {
-                let again = Self { path, time, ..Self::join(&cache, &facts) };
-                Err((Box::new(again), CacheError::InUse.into()))
-            }
-        }
     }
 
     /// Sets the path of reads and writes; requests in progress keep theirs.
@@ -216,9 +235,17 @@ impl CachedHandle {
         }
     }
 
-    /// Calls a function with the underlying handle, to change its queues and policies.
+    /// Sets the class of the transfers that [`read_hit`](Self::read_hit) and [`write_hit`](Self::write_hit) cause later:
+    /// prefetches and write-backs.
+    pub fn set_class(&mut self, class: RequestClass) {
+        self.member.set_class(class);
+    }
+
+    /// Calls a function with the underlying handle, to change its queues and policies: the own handle of this user, or
+    /// that of the cache.
     pub fn with_handle<R>(&mut self, call: impl FnOnce(&mut Handle) -> R) -> R {
-        self.member.cache().with_parts(|_, lower| call(lower.handle()))
+        let user = self.member.user();
+        self.member.cache().with_parts(|_, lower| call(lower.handle(user)))
     }
 
     /// Returns the cache's counters and state.
@@ -248,13 +275,25 @@ impl CachedHandle {
     /// # Errors
     /// [`RefusedRequest`], with the request: it had no effect.
     pub fn submit(&mut self, request: IoRequest, token: u64) -> Result<(), RefusedRequest> {
-        match self.validate(&request) {
+        match self.admit(&request) {
             Ok(()) => {
                 self.start(request, token);
                 Ok(())
             }
             Err(error) => Err(RefusedRequest { request, error }),
         }
+    }
+
+    /// Validates a request. A change is refused once after a failed write-back, so that the caller learns of it without a
+    /// flush.
+    fn admit(&mut self, request: &IoRequest) -> Result<(), RequestError> {
+        self.validate(request)?;
+        if request.operation.is_change()
+            && let Some(status) = self.member.take_failure()
+        {
+            return Err(RequestError::WriteBackFailed { status });
+        }
+        Ok(())
     }
 
     fn validate(&self, request: &IoRequest) -> Result<(), RequestError> {
@@ -289,7 +328,7 @@ impl CachedHandle {
 
     /// Submits a validated request to the cache, piece by piece.
     fn start(&mut self, request: IoRequest, token: u64) -> u32 {
-        let IoRequest { operation, offset, bytes, data, timeout: within, .. } = request;
+        let IoRequest { operation, offset, bytes, data, class, timeout: within } = request;
         let deadline = within.map(|span| self.time.now().after(span));
         let mut at = offset.saturating_sub(self.first);
         let past = self.path == CachePath::Direct;
@@ -308,20 +347,20 @@ impl CachedHandle {
                 RequestOperation::Discard => Asked::Discard { offset: at, bytes },
                 _ => Asked::Flush,
             };
-            self.submit_piece(asked, key, 0);
+            self.submit_piece(asked, class, (key, 0));
             return key;
         }
         for (piece, buffer) in (0..).zip(buffers) {
             let bytes = buffer.bytes() as u64;
-            self.submit_piece(cache_request_for(operation, at, buffer, past), key, piece);
+            self.submit_piece(cache_request_for(operation, at, buffer, past), class, (key, piece));
             at += bytes;
         }
         key
     }
 
-    fn submit_piece(&mut self, asked: Asked, key: u32, piece: u32) {
+    fn submit_piece(&mut self, asked: Asked, class: RequestClass, (key, piece): (u32, u32)) {
         let token = piece_token(key, piece);
-        match self.member.submit(asked, token) {
+        match self.member.submit(asked, RequestTag { token, class }) {
             Ok(SubmitResult::Pending) => {}
             Ok(SubmitResult::Done(finished)) => self.piece_done(finished),
             Err(refused) => {

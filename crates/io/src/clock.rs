@@ -1,7 +1,7 @@
 //! The clock of queues and handles: the machine's, or a virtual one that a test advances.
 //!
 //! Input: none. Output: the time, and sleeps. Invariant: in virtual time no thread waits; a sleep advances the time by
-//! its length. Only this module and the polling thread read a clock in this crate.
+//! its length. Only this module and the threads of queues and caches read a clock in this crate.
 
 use crate::completion::SleepObservation;
 use headwater_host::clock::{Clock, Nanos};

@@ -1,17 +1,19 @@
 //! Requests as futures, on any executor.
 //!
 //! Input: requests. Output: futures that are ready when their request completes. Invariant: the thread that polls the
-//! handle's queues wakes the task of each ready future; this module depends on no executor. Dropping a future cancels
-//! its request; buffers stay lent until the device has finished.
+//! handle's queues, or that of its cache, wakes the task of each ready future; this module depends on no executor. Dropping
+//! a future cancels its request; buffers stay lent until the device has finished.
 
 use crate::backend::CompletedCommand;
 use crate::buffer::Buffer;
+use crate::cached_handle::CachedHandle;
 use crate::command::{TransferData, WriteDurability};
 use crate::completion::{CompletionAggregation, CompletionPolicy, PollPace};
 use crate::error::IoError;
 use crate::handle::{FailedRequest, Handle, IoRequest, RefusedRequest, single_buffer};
 use headwater_host::sync::{AtomicBool, Ordering, fence};
 use std::collections::BTreeMap;
+use std::fmt;
 use std::future::Future;
 use std::ops::{Deref, DerefMut};
 use std::pin::Pin;
@@ -27,9 +29,85 @@ enum FutureState {
     Dropped,
 }
 
+/// A handle whose requests can be futures: [`Handle`] and [`CachedHandle`].
+pub trait AsyncSource: source::Sealed + Send + fmt::Debug + 'static {}
+
+impl AsyncSource for Handle {}
+impl AsyncSource for CachedHandle {}
+
+/// The calls by which an [`AsyncHandle`] drives its handle.
+mod source {
+    use super::{CompletedCommand, IoError, IoRequest, RefusedRequest, Waker};
+
+    pub trait Sealed {
+        /// Starts the thread that polls, and makes it call the waker; again after a change of queues or policies.
+        fn start_polling(&mut self, waker: &Waker) -> Result<(), IoError>;
+
+        /// Submits a request, and makes it visible to the device.
+        fn submit_now(&mut self, request: IoRequest, token: u64) -> Result<(), RefusedRequest>;
+
+        /// Takes the next completion.
+        fn take_next(&mut self) -> Result<Option<CompletedCommand>, IoError>;
+
+        /// Cancels a request.
+        fn cancel_request(&mut self, token: u64);
+    }
+}
+
+impl source::Sealed for Handle {
+    fn start_polling(&mut self, waker: &Waker) -> Result<(), IoError> {
+        let policy = match self.completion() {
+            policy @ CompletionPolicy::Thread(..) => policy,
+            _ => CompletionPolicy::Thread(PollPace::Adaptive, CompletionAggregation::NONE),
+        };
+        // Newly attached queues have no thread yet.
+        self.set_completion(policy)?;
+        self.set_waker(waker);
+        Ok(())
+    }
+
+    fn submit_now(&mut self, request: IoRequest, token: u64) -> Result<(), RefusedRequest> {
+        self.submit(request, token)?;
+        // A device that is gone is reported by the next poll.
+        let _ = self.ring();
+        Ok(())
+    }
+
+    fn take_next(&mut self) -> Result<Option<CompletedCommand>, IoError> {
+        self.poll()
+    }
+
+    fn cancel_request(&mut self, token: u64) {
+        self.cancel(token);
+    }
+}
+
+impl source::Sealed for CachedHandle {
+    fn start_polling(&mut self, waker: &Waker) -> Result<(), IoError> {
+        self.with_handle(|handle| match handle.completion() {
+            // The thread of the cache polls at the pace of the handle.
+            CompletionPolicy::Inline => handle.set_completion(CompletionPolicy::Paced(PollPace::Adaptive)),
+            _ => Ok(()),
+        })?;
+        self.start_waking(waker)
+    }
+
+    fn submit_now(&mut self, request: IoRequest, token: u64) -> Result<(), RefusedRequest> {
+        self.submit(request, token)
+    }
+
+    fn take_next(&mut self) -> Result<Option<CompletedCommand>, IoError> {
+        self.poll()
+    }
+
+    fn cancel_request(&mut self, token: u64) {
+        self.cancel(token);
+    }
+}
+
 #[derive(Debug)]
-struct AsyncState {
-    handle: Handle,
+struct AsyncState<H> {
+    handle: H,
     futures: BTreeMap<u64, FutureState>,
     next_token: u64,
     /// The error after which no completions follow.
@@ -37,26 +115,26 @@ struct AsyncState {
 }
 
 #[derive(Debug)]
-struct AsyncShared {
-    inner: Mutex<AsyncState>,
+struct AsyncShared<H> {
+    inner: Mutex<AsyncState<H>>,
     /// True while a queue's thread has announced completions that no thread has taken.
     announced: AtomicBool,
 }
 
 /// The locked state. Its release delivers the completions that were announced in between.
-struct LockedState<'a> {
+struct LockedState<'a, H: AsyncSource> {
     // Fields are dropped in this order: the lock is released before the delivery.
-    guard: MutexGuard<'a, AsyncState>,
-    _delivery: DeliveryOnDrop<'a>,
+    guard: MutexGuard<'a, AsyncState<H>>,
+    _delivery: DeliveryOnDrop<'a, H>,
 }
 
 /// Delivers announced completions when it is dropped.
-struct DeliveryOnDrop<'a>(&'a AsyncShared);
+struct DeliveryOnDrop<'a, H: AsyncSource>(&'a AsyncShared<H>);
 
-/// The waker that the queues' threads call. It does not keep the handle alive.
-struct CompletionWaker(Weak<AsyncShared>);
+/// The waker that the threads of queues and caches call. It does not keep the handle alive.
+struct CompletionWaker<H>(Weak<AsyncShared<H>>);
 
-impl Wake for CompletionWaker {
+impl<H: AsyncSource> Wake for CompletionWaker<H> {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
@@ -68,8 +146,8 @@ impl Wake for CompletionWaker {
     }
 }
 
-impl AsyncShared {
-    fn lock(&self) -> LockedState<'_> {
+impl<H: AsyncSource> AsyncShared<H> {
+    fn lock(&self) -> LockedState<'_, H> {
         let guard = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         LockedState { guard, _delivery: DeliveryOnDrop(self) }
     }
@@ -105,31 +183,31 @@ impl AsyncShared {
     }
 }
 
-impl Deref for LockedState<'_> {
-    type Target = AsyncState;
+impl<H: AsyncSource> Deref for LockedState<'_, H> {
+    type Target = AsyncState<H>;
 
-    fn deref(&self) -> &AsyncState {
+    fn deref(&self) -> &AsyncState<H> {
         &self.guard
     }
 }
 
-impl DerefMut for LockedState<'_> {
-    fn deref_mut(&mut self) -> &mut AsyncState {
+impl<H: AsyncSource> DerefMut for LockedState<'_, H> {
+    fn deref_mut(&mut self) -> &mut AsyncState<H> {
         &mut self.guard
     }
 }
 
-impl Drop for DeliveryOnDrop<'_> {
+impl<H: AsyncSource> Drop for DeliveryOnDrop<'_, H> {
     fn drop(&mut self) {
         self.0.deliver_announced();
     }
 }
 
-impl AsyncState {
+impl<H: AsyncSource> AsyncState<H> {
     fn take_completions(&mut self) -> Vec<Waker> {
         let mut woken = Vec::new();
         loop {
-            match self.handle.poll() {
+            match self.handle.take_next() {
                 Ok(Some(answer)) => {
                     let token = answer.completion.token;
                     match self.futures.insert(token, FutureState::Completed(answer)) {
@@ -155,50 +233,48 @@ impl AsyncState {
     }
 }
 
-/// A handle whose requests are futures. A clone is the same handle, for another task or thread.
-#[derive(Clone, Debug)]
-pub struct AsyncHandle {
-    state: Arc<AsyncShared>,
+/// A handle whose requests are futures: over queues, or over a cache. A clone is the same handle, for another task or
+/// thread.
+#[derive(Debug)]
+pub struct AsyncHandle<H: AsyncSource = Handle> {
+    state: Arc<AsyncShared<H>>,
 }
 
-impl AsyncHandle {
-    /// Takes over a handle and polls its queues by a thread: at the pace of the handle's policy if it has a thread,
-    /// else at the adaptive pace.
+impl<H: AsyncSource> Clone for AsyncHandle<H> {
+    fn clone(&self) -> Self {
+        Self { state: Arc::clone(&self.state) }
+    }
+}
+
+impl<H: AsyncSource> AsyncHandle<H> {
+    /// Takes over a handle and has it polled by a thread. A thread polls the queues of a [`Handle`]: at the pace of its
+    /// policy if that has a thread, else at the adaptive pace. The thread of the cache polls for a [`CachedHandle`], at the
+    /// pace of its [`Paced`](CompletionPolicy::Paced) policy; an inline policy becomes the adaptive pace.
     ///
     /// # Errors
     /// [`IoError`] when the kernel creates no thread.
-    pub fn over(mut handle: Handle) -> Result<Self, IoError> {
-        if !matches!(handle.completion(), CompletionPolicy::Thread(..)) {
-            handle
-                .set_completion(CompletionPolicy::Thread(PollPace::Adaptive, CompletionAggregation::NONE))?;
-        }
+    pub fn over(handle: H) -> Result<Self, IoError> {
         let inner = AsyncState { handle, futures: BTreeMap::new(), next_token: 0, failure: None };
         let state = Arc::new(AsyncShared { inner: Mutex::new(inner), announced: AtomicBool::new(false) });
         let this = Self { state };
-        this.install_waker(&mut this.state.lock());
+        this.start_polling(&mut this.state.lock())?;
         Ok(this)
     }
 
-    fn install_waker(&self, inner: &mut AsyncState) {
+    fn start_polling(&self, inner: &mut AsyncState<H>) -> Result<(), IoError> {
         let waker = Waker::from(Arc::new(CompletionWaker(Arc::downgrade(&self.state))));
-        inner.handle.set_waker(&waker);
+        inner.handle.start_polling(&waker)
     }
 
-    /// Calls a function with the handle, to change policies or queues. A completion policy without a thread is
-    /// replaced.
+    /// Calls a function with the handle, to change policies or queues. A completion policy that
+    /// [`over`](Self::over) replaces is replaced again.
     ///
     /// # Errors
     /// [`IoError`] when the kernel creates no thread.
-    pub fn with_handle<T>(&self, change: impl FnOnce(&mut Handle) -> T) -> Result<T, IoError> {
+    pub fn with_handle<T>(&self, change: impl FnOnce(&mut H) -> T) -> Result<T, IoError> {
         let mut inner = self.state.lock();
         let found = change(&mut inner.handle);
-        let policy = match inner.handle.completion() {
-            policy @ CompletionPolicy::Thread(..) => policy,
-            _ => CompletionPolicy::Thread(PollPace::Adaptive, CompletionAggregation::NONE),
-        };
-        // Newly attached queues have no thread yet.
-        inner.handle.set_completion(policy)?;
-        self.install_waker(&mut inner);
+        self.start_polling(&mut inner)?;
         let woken = inner.take_completions();
         drop(inner);
         woken.into_iter().for_each(Waker::wake);
@@ -209,15 +285,12 @@ impl AsyncHandle {
     ///
     /// # Errors
     /// [`RefusedRequest`], with the request: it had no effect.
-    pub fn start(&self, request: IoRequest) -> Result<RequestFuture, RefusedRequest> {
+    pub fn start(&self, request: IoRequest) -> Result<RequestFuture<H>, RefusedRequest> {
         let mut inner = self.state.lock();
         let token = inner.next_token;
-        inner.handle.submit(request, token)?;
+        inner.handle.submit_now(request, token)?;
         inner.next_token += 1;
         inner.futures.insert(token, FutureState::Waiting(None));
-        if let Err(error) = inner.handle.ring() {
-            inner.failure = Some(error.to_string());
-        }
         let woken = inner.take_completions();
         drop(inner);
         woken.into_iter().for_each(Waker::wake);
@@ -270,12 +343,12 @@ impl AsyncHandle {
 /// A submitted request.
 #[derive(Debug)]
 #[must_use = "dropping the future cancels the request"]
-pub struct RequestFuture {
-    state: Arc<AsyncShared>,
+pub struct RequestFuture<H: AsyncSource = Handle> {
+    state: Arc<AsyncShared<H>>,
     token: u64,
 }
 
-impl Future for RequestFuture {
+impl<H: AsyncSource> Future for RequestFuture<H> {
     type Output = Result<TransferData, Box<FailedRequest>>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -307,13 +380,13 @@ impl Future for RequestFuture {
     }
 }
 
-impl Drop for RequestFuture {
+impl<H: AsyncSource> Drop for RequestFuture<H> {
     fn drop(&mut self) {
         let mut inner = self.state.lock();
         let mut woken = Vec::new();
         if let Some(ticket @ FutureState::Waiting(_)) = inner.futures.get_mut(&self.token) {
             *ticket = FutureState::Dropped;
-            inner.handle.cancel(self.token);
+            inner.handle.cancel_request(self.token);
             woken = inner.take_completions();
         } else {
             inner.futures.remove(&self.token);

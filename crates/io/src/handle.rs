@@ -215,6 +215,18 @@ impl Handle {
         self.geometry.block_bytes()
     }
 
+    /// Returns the number of the namespace.
+    #[must_use]
+    pub fn namespace(&self) -> u32 {
+        self.geometry.namespace
+    }
+
+    /// Returns the first byte of the accessible range.
+    #[must_use]
+    pub fn first_byte(&self) -> u64 {
+        self.geometry.first
+    }
+
     /// Returns the end of the accessible range, one past its last byte.
     #[must_use]
     pub fn end(&self) -> u64 {

@@ -14,6 +14,10 @@
 // A loom build compiles only the models of state shared between threads. Every other line is therefore marked
 // `not(loom)`, and `make test-loom` reports an unmarked line.
 #[cfg(loom)]
+#[path = "cache/background.rs"]
+#[expect(dead_code, reason = "the models use only a part of it")]
+mod background;
+#[cfg(loom)]
 #[path = "shared_queue/exchange.rs"]
 #[expect(dead_code, reason = "the models use only a part of it")]
 mod exchange;

@@ -3,8 +3,12 @@
 //! Input: [`BackingTransfer`]s with tickets. Output: the same tickets, once each. Invariant: an accepted transfer holds its
 //! buffers until it completes.
 
+use super::request::CacheUser;
 use crate::buffer::Buffer;
 use crate::command::WriteDurability;
+use crate::completion::SleepObservation;
+use crate::scheduler::RequestClass;
+use headwater_host::clock::Nanos;
 use headwater_nvme::spec::status::Status;
 
 /// The operation of a transfer.
@@ -22,6 +26,36 @@ pub enum TransferKind {
     Flush,
 }
 
+/// The user and the class of the request that causes a transfer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TransferOrigin {
+    /// The number of the user plus one; 0 for a user whose number is too large for a page to hold.
+    user: u16,
+    /// The class of the request: of a miss that of the read, of a write-back that of the write.
+    pub class: RequestClass,
+}
+
+impl TransferOrigin {
+    /// The origin of an empty frame.
+    pub(super) const UNKNOWN: Self = Self { user: 0, class: RequestClass::FIRST };
+
+    /// Returns the origin of a request of a user.
+    #[must_use]
+    #[inline]
+    pub(super) fn of(user: u32, class: RequestClass) -> Self {
+        Self { user: u16::try_from(user).ok().and_then(|user| user.checked_add(1)).unwrap_or(0), class }
+    }
+
+    /// Returns the user, unless its number is too large for a page to hold.
+    #[must_use]
+    pub fn user(self) -> Option<CacheUser> {
+        self.user.checked_sub(1).map(|user| CacheUser(user.into()))
+    }
+}
+
+/// The number of the path by which a backing device carries transfers that have no path of their own.
+pub const SHARED_PATH: u16 = 0;
+
 /// One command for the device.
 #[derive(Clone, Debug)]
 pub struct BackingTransfer {
@@ -33,6 +67,8 @@ pub struct BackingTransfer {
     pub bytes: u64,
     /// The durability of a write.
     pub durable: WriteDurability,
+    /// The user and the class of the request that causes it.
+    pub origin: TransferOrigin,
     /// The memory of reads and writes, in order.
     pub segments: Vec<Buffer>,
 }
@@ -66,10 +102,35 @@ pub struct TransferCompletion {
     pub status: Status,
 }
 
+/// The default interval between two polls of a thread that waits for transfers.
+const POLL_INTERVAL: Nanos = Nanos::from_micros(50);
+
 /// The backing device of a cache.
 pub trait BackingDevice {
     /// Returns the limits of a transfer. The cache calls it often, so it must be cheap.
     fn limits(&self) -> BackingLimits;
+
+    /// Returns the number of the path that carries the transfers of an origin. A path without room holds up no transfer
+    /// of another path. By default there is one path.
+    fn path_of(&self, origin: TransferOrigin) -> u16 {
+        let _ = origin;
+        SHARED_PATH
+    }
+
+    /// Returns how long a thread that waits for transfers in flight may sleep before the next poll, zero for not at all.
+    fn poll_interval(&mut self) -> Nanos {
+        POLL_INTERVAL
+    }
+
+    /// Notes a sleep that a thread took between two polls.
+    fn observe_sleep(&mut self, sleep: SleepObservation) {
+        let _ = sleep;
+    }
+
+    /// Notes that a user has left the cache.
+    fn user_left(&mut self, user: CacheUser) {
+        let _ = user;
+    }
 
     /// Accepts a transfer. `Ok` means that exactly one [`TransferCompletion`] follows.
     ///

@@ -16,6 +16,16 @@ pub enum WritePolicy {
     Through,
 }
 
+/// The threads that do the work of a cache that no call causes: write-back by age, and the polls for its completions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BackgroundWork {
+    /// A thread of the cache, which sleeps while no page is dirty.
+    #[default]
+    Thread,
+    /// The threads that call: without calls nothing is written back.
+    Callers,
+}
+
 /// The settings of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheConfig {
@@ -35,6 +45,9 @@ pub struct CacheConfig {
     pub prefetch_pages: u32,
     /// The most write-backs in flight.
     pub write_backs: u32,
+    /// The threads that write back without a call. A [`BlockCache`](super::BlockCache) has no thread of its own: a
+    /// [`CachedHandle`](crate::CachedHandle) starts it.
+    pub background: BackgroundWork,
 }
 
 impl Default for CacheConfig {
@@ -48,6 +61,7 @@ impl Default for CacheConfig {
             dirty_age: Nanos::from_millis(5_000),
             prefetch_pages: 128,
             write_backs: 16,
+            background: BackgroundWork::Thread,
         }
     }
 }

@@ -71,7 +71,7 @@ impl BlockCache {
             TransferKind::Read | TransferKind::Write => to_u64(self.transfer_pages()) * PAGE,
             _ => (self.limits.range_bytes_max / PAGE).max(1) * PAGE,
         };
-        let mut done = 0;
+        let (origin, mut done) = (pending.origin(), 0);
         while done < pending.bytes {
             let bytes = most.min(pending.bytes - done);
             let cut = |data: &crate::Buffer| match data.slice(to_usize(done), to_usize(bytes)) {
@@ -79,7 +79,8 @@ impl BlockCache {
                 Err(_) => unreachable!("part of a request is outside its buffer"),
             };
             let segments = pending.data.iter().map(cut).collect();
-            let transfer = BackingTransfer { kind, offset: pending.offset + done, bytes, durable, segments };
+            let transfer =
+                BackingTransfer { kind, offset: pending.offset + done, bytes, durable, origin, segments };
             self.queue_transfer(TransferPurpose::Direct(request), transfer);
             pending.waiting += 1;
             done += bytes;

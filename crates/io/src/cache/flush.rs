@@ -5,7 +5,7 @@
 //! arrive while one is in progress are combined into the next.
 
 use super::BlockCache;
-use super::backing::{BackingDevice, BackingTransfer, TransferKind};
+use super::backing::{BackingDevice, BackingTransfer, TransferKind, TransferOrigin};
 use super::frames::{FrameList, PageFlags};
 use super::request::{PendingCacheRequest, SubmitResult};
 use super::transfers::TransferPurpose;
@@ -67,14 +67,25 @@ impl BlockCache {
                 }
                 FlushPhase::Pages => {
                     self.flushes.phase = FlushPhase::Device;
-                    let (durable, segments) = (WriteDurability::NamespaceDefault, Vec::new());
-                    let transfer =
-                        BackingTransfer { kind: TransferKind::Flush, offset: 0, bytes: 0, durable, segments };
+                    let transfer = BackingTransfer {
+                        kind: TransferKind::Flush,
+                        offset: 0,
+                        bytes: 0,
+                        durable: WriteDurability::NamespaceDefault,
+                        origin: self.flush_origin(),
+                        segments: Vec::new(),
+                    };
                     return self.queue_transfer(TransferPurpose::Flush, transfer);
                 }
                 FlushPhase::Device => return,
             }
         }
+    }
+
+    /// Returns the origin of the most urgent of the active flushes, which one flush of the device serves together.
+    fn flush_origin(&self) -> TransferOrigin {
+        let active = self.flushes.active.iter().filter_map(|&key| self.requests.get(key));
+        active.map(PendingCacheRequest::origin).min_by_key(|origin| origin.class).unwrap_or_default()
     }
 
     /// Marks every page that is dirty now, including those being written, and starts writing the rest.

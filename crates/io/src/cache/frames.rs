@@ -3,6 +3,7 @@
 //! Input: blocks of registered memory. Output: copies, and slices for transfers. Invariant: a frame is on at most one
 //! list; a frame under a transfer is on none, and its bytes are not written.
 
+use super::backing::TransferOrigin;
 use super::shape::PAGE_BYTES;
 use crate::buffer::Buffer;
 use headwater_host::clock::Nanos;
@@ -97,6 +98,8 @@ pub(super) struct CacheFrame {
     /// Its recent uses, up to [`USES_MOST`](super::replacement::USES_MOST).
     pub(super) uses: u8,
     pub(super) flags: PageFlags,
+    /// The origin of its transfers: of the read that fills it, then of its last write.
+    pub(super) origin: TransferOrigin,
 }
 
 const FREE_FRAME: CacheFrame = CacheFrame {
@@ -108,6 +111,7 @@ const FREE_FRAME: CacheFrame = CacheFrame {
     state: FrameState::Free,
     uses: 0,
     flags: PageFlags(0),
+    origin: TransferOrigin::UNKNOWN,
 };
 
 #[derive(Clone, Copy, Debug)]

@@ -3,16 +3,32 @@
 //! Input: requests in bytes. Output: [`FinishedRequest`], with the request's buffer. Invariant: an accepted request finishes
 //! exactly once, and its buffer is returned in every case.
 
-use super::backing::TransferKind;
+use super::backing::{TransferKind, TransferOrigin};
 use super::shape::{PagePart, pages_of, to_u64};
 use crate::buffer::Buffer;
 use crate::command::WriteDurability;
 use crate::error::CacheError;
+use crate::scheduler::RequestClass;
 use headwater_nvme::spec::status::Status;
 
 /// A user of a cache, returned by [`BlockCache::join`](super::BlockCache::join).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheUser(pub(super) u32);
+
+/// The caller's names for a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequestTag {
+    /// The token that the finished request carries.
+    pub token: u64,
+    /// The class of the transfers that the request causes.
+    pub class: RequestClass,
+}
+
+impl From<u64> for RequestTag {
+    fn from(token: u64) -> Self {
+        Self { token, class: RequestClass::FIRST }
+    }
+}
 
 /// A request. Offsets and lengths are in bytes; cached requests need not be whole blocks.
 #[derive(Debug)]
@@ -128,6 +144,7 @@ pub(super) enum CacheOperation {
 pub(super) struct PendingCacheRequest {
     pub(super) owner: u32,
     pub(super) token: u64,
+    pub(super) class: RequestClass,
     pub(super) operation: CacheOperation,
     pub(super) offset: u64,
     pub(super) bytes: u64,
@@ -141,16 +158,21 @@ pub(super) struct PendingCacheRequest {
 }
 
 impl PendingCacheRequest {
-    pub(super) fn new(owner: CacheUser, token: u64, request: CacheRequest) -> Self {
+    pub(super) fn new(owner: CacheUser, tag: RequestTag, request: CacheRequest) -> Self {
         let (operation, offset, bytes, data) = request.into_parts();
         let (next, end) = pages_of(offset, bytes);
-        let status = Status::SUCCESS;
-        Self { owner: owner.0, token, operation, offset, bytes, data, next, end, waiting: 0, status }
+        let (RequestTag { token, class }, status) = (tag, Status::SUCCESS);
+        Self { owner: owner.0, token, class, operation, offset, bytes, data, next, end, waiting: 0, status }
     }
 
     /// Returns a request without bytes.
     pub(super) fn without_bytes(owner: CacheUser, token: u64, operation: CacheOperation) -> Self {
-        Self { operation, ..Self::new(owner, token, CacheRequest::Flush) }
+        Self { operation, ..Self::new(owner, token.into(), CacheRequest::Flush) }
+    }
+
+    /// Returns the origin of the transfers that it causes.
+    pub(super) fn origin(&self) -> TransferOrigin {
+        TransferOrigin::of(self.owner, self.class)
     }
 
     pub(super) fn part(&self, page: u64) -> PagePart {

@@ -40,6 +40,12 @@ impl<T> SlotMap<T> {
         (u64::from(slot.generation) == key >> 32).then_some((slot, at))
     }
 
+    /// Returns the value of a key.
+    pub(super) fn get(&self, key: u64) -> Option<&T> {
+        let slot = self.slots.get(usize::try_from(key & u64::from(u32::MAX)).ok()?)?;
+        slot.value.as_ref().filter(|_| u64::from(slot.generation) == key >> 32)
+    }
+
     /// Takes a value out temporarily; its key stays reserved.
     pub(super) fn take(&mut self, key: u64) -> Option<T> {
         self.slot_mut(key)?.0.value.take()

@@ -4,6 +4,7 @@
 //! request holds no page: its bytes are copied as soon as a page is available, so that no request waits for a page
 //! while keeping another.
 
+use super::backing::TransferOrigin;
 use super::frames::{FrameList, FrameState, PageFlags};
 use super::request::{CacheOperation, CacheUser, PendingCacheRequest};
 use super::shape::{PAGE_BYTES, PagePart, to_u64};
@@ -33,7 +34,7 @@ impl BlockCache {
                 self.record_use(pending.owner, page, frame);
                 if writes {
                     self.copy_in(frame, pending);
-                    self.mark_dirty(frame, false);
+                    self.mark_dirty(frame, false, pending.origin());
                 } else {
                     self.copy_out(frame, pending);
                 }
@@ -114,7 +115,7 @@ impl BlockCache {
                     self.copy_out(frame, pending);
                 }
                 None => {
-                    let frames = self.read_missing(page, pending.end, PageFlags::default());
+                    let frames = self.read_missing(page, pending.end, PageFlags::default(), pending.origin());
                     if frames.is_empty() {
                         return true;
                     }
@@ -154,7 +155,7 @@ impl BlockCache {
                     self.write_page(frame, key, pending);
                 }
                 None => {
-                    let frames = self.read_missing(page, page + 1, PageFlags::default());
+                    let frames = self.read_missing(page, page + 1, PageFlags::default(), pending.origin());
                     let Some(&frame) = frames.first() else { return true };
                     self.wait_for_frame(frame, key, pending);
                 }
@@ -172,7 +173,7 @@ impl BlockCache {
     }
 
     /// Starts to read missing pages of `[page, end)`, as far as there are frames and one transfer allows.
-    fn read_missing(&mut self, page: u64, end: u64, marks: PageFlags) -> Vec<u32> {
+    fn read_missing(&mut self, page: u64, end: u64, marks: PageFlags, origin: TransferOrigin) -> Vec<u32> {
         let most = to_u64(self.transfer_pages()).min(end - page);
         let mut frames: Vec<u32> = Vec::new();
         let mut segments = 0;
@@ -188,6 +189,7 @@ impl BlockCache {
                 break;
             }
             self.assign_page(frame, page, FrameState::Filling, marks);
+            self.frames.frame_mut(frame).origin = origin;
             frames.push(frame);
         }
         if !frames.is_empty() {
@@ -203,7 +205,7 @@ impl BlockCache {
 
     /// Prefetches the ranges that were detected.
     pub(super) fn prefetch(&mut self) {
-        for pages in std::mem::take(&mut self.prefetches) {
+        for (pages, origin) in std::mem::take(&mut self.prefetches) {
             // A prefetch must not evict its own pages.
             let most = to_u64(self.frames.count() / 4);
             let end = pages.end.min(self.shape.pages()).min(pages.start + most);
@@ -213,7 +215,7 @@ impl BlockCache {
                     page += 1;
                     continue;
                 }
-                let frames = self.read_missing(page, end, PageFlags::PREFETCHED);
+                let frames = self.read_missing(page, end, PageFlags::PREFETCHED, origin);
                 if frames.is_empty() {
                     break;
                 }
@@ -257,7 +259,7 @@ impl BlockCache {
     fn write_page(&mut self, frame: u32, key: u64, pending: &mut PendingCacheRequest) {
         self.copy_in(frame, pending);
         let CacheOperation::Write { through, durable } = pending.operation else { return };
-        self.mark_dirty(frame, through);
+        self.mark_dirty(frame, through, pending.origin());
         if through {
             if durable == WriteDurability::Immediate {
                 self.frames.frame_mut(frame).flags.set(PageFlags::DURABLE);
@@ -267,16 +269,21 @@ impl BlockCache {
         }
     }
 
-    /// Marks a page as dirty; `urgent` if it is to be written at once.
+    /// Marks a page as dirty; `urgent` if it is to be written at once. It is written for the origin of its last write; a
+    /// page that a request or a flush waits for keeps its origin, unless the write is urgent too.
     #[inline]
-    pub(super) fn mark_dirty(&mut self, frame: u32, urgent: bool) {
+    pub(super) fn mark_dirty(&mut self, frame: u32, urgent: bool, origin: TransferOrigin) {
         let now = self.now;
         let list = self.frames.list(frame);
         let at = self.frames.frame_mut(frame);
-        if !urgent {
-            at.flags.set(PageFlags::ACKNOWLEDGED);
-        }
         let was_dirty = at.flags.has(PageFlags::DIRTY);
+        if urgent || !was_dirty || list != FrameList::Urgent {
+            at.origin = origin;
+        }
+        if !urgent && !at.flags.has(PageFlags::ACKNOWLEDGED) {
+            at.flags.set(PageFlags::ACKNOWLEDGED);
+            self.acknowledged += 1;
+        }
         if was_dirty && !urgent {
             return;
         }

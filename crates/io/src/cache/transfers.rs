@@ -24,15 +24,32 @@ pub(super) enum TransferPurpose {
     Flush,
 }
 
-/// The transfers that are not yet submitted. Write-backs alternate with other transfers, so that neither waits for all
-/// of the other.
+/// The transfers that are not yet submitted, by the path that carries them, so that a path without room holds up no
+/// other.
 #[derive(Debug, Default)]
 pub(super) struct TransferOutbox {
+    paths: Vec<(u16, PathOutbox)>,
+}
+
+impl TransferOutbox {
+    fn path(&mut self, path: u16) -> &mut PathOutbox {
+        let found = self.paths.iter().position(|(number, _)| *number == path);
+        let at = found.unwrap_or_else(|| {
+            self.paths.push((path, PathOutbox::default()));
+            self.paths.len() - 1
+        });
+        &mut self.paths[at].1
+    }
+}
+
+/// The transfers for one path. Write-backs alternate with other transfers, so that neither waits for all of the other.
+#[derive(Debug, Default)]
+struct PathOutbox {
     queues: [VecDeque<(u64, BackingTransfer)>; 2],
     turn: usize,
 }
 
-impl TransferOutbox {
+impl PathOutbox {
     fn push(&mut self, queue: usize, ticket: u64, transfer: BackingTransfer) {
         self.queues[queue].push_back((ticket, transfer));
     }
@@ -48,10 +65,6 @@ impl TransferOutbox {
     fn put_back(&mut self, ticket: u64, transfer: BackingTransfer) {
         self.queues[self.turn].push_front((ticket, transfer));
     }
-
-    fn clear(&mut self) {
-        *self = Self::default();
-    }
 }
 
 impl BlockCache {
@@ -59,15 +72,26 @@ impl BlockCache {
     pub(super) fn queue_transfer(&mut self, flight: TransferPurpose, transfer: BackingTransfer) {
         let queue = usize::from(matches!(flight, TransferPurpose::WriteBack(_)));
         let ticket = self.transfers.insert(flight);
-        self.outbox.push(queue, ticket, transfer);
+        self.queued.push((queue, ticket, transfer));
     }
 
     /// Submits queued transfers while the device accepts them.
     pub(super) fn submit_transfers<L: BackingDevice>(&mut self, lower: &mut L) {
-        while let Some((ticket, transfer)) = self.outbox.next() {
+        for (queue, ticket, transfer) in self.queued.drain(..) {
+            self.outbox.path(lower.path_of(transfer.origin)).push(queue, ticket, transfer);
+        }
+        for path in 0..self.outbox.paths.len() {
+            self.submit_path(lower, path);
+        }
+    }
+
+    fn submit_path<L: BackingDevice>(&mut self, lower: &mut L, path: usize) {
+        while let Some((ticket, transfer)) = self.outbox.paths[path].1.next() {
             match lower.submit(transfer, ticket) {
                 Ok(()) => {}
-                Err(TransferRefusal::Full(transfer)) => return self.outbox.put_back(ticket, transfer),
+                Err(TransferRefusal::Full(transfer)) => {
+                    return self.outbox.paths[path].1.put_back(ticket, transfer);
+                }
                 Err(TransferRefusal::Failed(status)) => self.complete_transfer(ticket, status),
             }
         }
@@ -101,8 +125,8 @@ impl BlockCache {
         let bytes = self.shape.run_bytes(page, frames.len());
         let segments = self.frames.segments(&frames, bytes);
         let durable = WriteDurability::NamespaceDefault;
-        let transfer =
-            BackingTransfer { kind: TransferKind::Read, offset: page * PAGE, bytes, durable, segments };
+        let (kind, origin) = (TransferKind::Read, self.frames.frame(frames[0]).origin);
+        let transfer = BackingTransfer { kind, offset: page * PAGE, bytes, durable, origin, segments };
         self.queue_transfer(TransferPurpose::Fill(frames), transfer);
     }
 
@@ -172,6 +196,9 @@ impl BlockCache {
         if at.flags.has(PageFlags::DIRTY) {
             self.dirty -= 1;
         }
+        if at.flags.has(PageFlags::ACKNOWLEDGED) {
+            self.acknowledged -= 1;
+        }
         if at.flags.has(PageFlags::FLUSHED) {
             self.flushes.marked -= 1;
         }
@@ -220,7 +247,8 @@ impl BlockCache {
     /// Processes the loss of the device: completes every request, and never reuses memory that the device may access.
     fn handle_device_loss(&mut self, status: Status) {
         self.gone = Some(status);
-        self.outbox.clear();
+        self.queued.clear();
+        self.outbox = TransferOutbox::default();
         self.parked.clear();
         self.waiters.clear();
         self.locks.clear();

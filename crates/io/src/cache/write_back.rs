@@ -35,18 +35,21 @@ impl BlockCache {
         self.frames.iter(FrameList::Dirty).find(|frame| is_due && is_free(frame))
     }
 
-    /// Returns the dirty pages adjacent to a page that can be written in one transfer with it, in order.
+    /// Returns the dirty pages adjacent to a page that can be written in one transfer with it, in order: pages that the
+    /// same user wrote in the same class.
     fn adjacent_dirty(&self, frame: u32) -> Vec<u32> {
         let Self { frames, limits, .. } = self;
         let mut run = VecDeque::from([frame]);
         if frames.frame(frame).flags.has(PageFlags::ALONE) {
             return run.into();
         }
+        let origin = frames.frame(frame).origin;
         let goes_too = |page: u64| {
             let frame = self.index.find(page)?;
             let at = frames.frame(frame);
             let is_fit = matches!(frames.list(frame), FrameList::Dirty | FrameList::Urgent)
                 && at.state == FrameState::Idle;
+            let is_fit = is_fit && at.origin == origin;
             (is_fit && !at.flags.has(PageFlags::ALONE) && !self.is_locked(page)).then_some(frame)
         };
         let (mut first, mut end) = (frames.frame(frame).page, frames.frame(frame).page + 1);
@@ -87,8 +90,8 @@ impl BlockCache {
         }
         self.write_backs += 1;
         self.statistics.write_backs += 1;
-        let transfer =
-            BackingTransfer { kind: TransferKind::Write, offset: page * PAGE, bytes, durable, segments };
+        let (kind, origin) = (TransferKind::Write, self.frames.frame(run[0]).origin);
+        let transfer = BackingTransfer { kind, offset: page * PAGE, bytes, durable, origin, segments };
         self.queue_transfer(TransferPurpose::WriteBack(run), transfer);
     }
 

@@ -8,7 +8,7 @@ use crate::backend::CompletedCommand;
 use crate::buffer::Buffer;
 use crate::command::{TransferData, WriteDurability};
 use crate::error::IoError;
-use crate::handle::{FailedRequest, IoRequest, RefusedRequest};
+use crate::handle::{FailedRequest, Handle, IoRequest, RefusedRequest};
 use headwater_host::clock::Nanos;
 
 /// The longest sleep while the cache has other users.
@@ -74,7 +74,7 @@ impl CachedHandle {
     /// # Errors
     /// [`FailedRequest`], with the buffers.
     pub fn run(&mut self, request: IoRequest) -> Result<TransferData, Box<FailedRequest>> {
-        if let Err(error) = self.validate(&request) {
+        if let Err(error) = self.admit(&request) {
             let RefusedRequest { request, error } = RefusedRequest { request, error };
             return Err(Box::new(FailedRequest { error: error.into(), data: request.data }));
         }
@@ -88,29 +88,59 @@ impl CachedHandle {
 
     /// Waits for the completion of one request.
     pub(super) fn wait_for_key(&mut self, key: u32) -> CompletedCommand {
+        loop {
+            if let Some(answer) = self.wait_for_key_within(key, None) {
+                return answer;
+            }
+        }
+    }
+
+    /// Waits for the completion of one request, at most for `longest`.
+    pub(super) fn wait_for_key_within(
+        &mut self,
+        key: u32,
+        longest: Option<Nanos>,
+    ) -> Option<CompletedCommand> {
+        let started = self.time.now();
         let mut looks = 0;
         loop {
             let found = self.ready.iter().position(|(of, _)| *of == key);
             if let Some((_, answer)) = found.and_then(|at| self.ready.remove(at)) {
-                return answer;
+                return Some(answer);
             }
             looks += 1;
             if looks > 1 {
-                self.pause(looks, None);
+                let waited = self.time.now().since(started);
+                if longest.is_some_and(|longest| waited >= longest) {
+                    return None;
+                }
+                self.pause(looks, longest.map(|longest| longest.since(waited)));
             }
             self.poll_cache();
         }
     }
 
     fn pause(&mut self, looks: u32, timeout: Option<Nanos>) {
+        let within = |span: Nanos| timeout.map_or(span, |longest| longest.min(span));
+        if !self.member.is_alone()
+            && let Some(span) = self.with_handle(Handle::next_pause)
+        {
+            // The pace of the handle, without the cache locked.
+            if span == Nanos::ZERO {
+                return std::hint::spin_loop();
+            }
+            let slept = self.time.sleep_observed(within(span));
+            return self.with_handle(|handle| handle.observe_pause(slept));
+        }
         if looks < POLLS_BEFORE_SLEEP {
             return std::hint::spin_loop();
         }
         if self.member.is_alone() {
-            let span = timeout.map_or(SOLE_SLEEP_MAX, |longest| longest.min(SOLE_SLEEP_MAX));
-            self.member.cache().with_parts(|_, lower| lower.wait_for_completion(span));
+            let span = within(SOLE_SLEEP_MAX);
+            let user = self.member.user();
+            self.member.cache().with_parts(|_, lower| lower.wait_for_completion(user, span));
         } else {
-            self.time.sleep(timeout.map_or(SHARED_SLEEP_MAX, |longest| longest.min(SHARED_SLEEP_MAX)));
+            self.time.sleep(within(SHARED_SLEEP_MAX));
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Errors of a cache that cannot be built, changed or used as requested.
 
+use headwater_host::clock::Nanos;
 use headwater_nvme::spec::status::Status;
 
 /// A refusal of a cache, which had no effect.
@@ -81,6 +82,33 @@ pub enum CacheError {
     /// A cache that cannot be removed while other handles use it.
     #[error("other handles use the cache, so it stays; drop them, then remove it")]
     InUse,
+    /// A handle with other blocks than those of the cache that it joins.
+    #[error(
+        "the handle's blocks are not those of the cache: {device_bytes} bytes from byte {first} on; make it for the same \
+         namespace and range"
+    )]
+    OtherRange {
+        /// The first byte of the cache's range.
+        first: u64,
+        /// The bytes of the cache's range.
+        device_bytes: u64,
+    },
+    /// A user whose number is too large for a handle of its own.
+    #[error("user {user} of the cache can have no handle of its own; join without one")]
+    UserNumber {
+        /// The number of the user.
+        user: u32,
+    },
+    /// Dirty pages that were not written back in time when the cache was closed; they are lost.
+    #[error(
+        "{dirty_bytes} bytes of dirty pages were not on the device after {waited}; wait longer, or flush before"
+    )]
+    CloseTimeout {
+        /// The bytes of dirty pages.
+        dirty_bytes: u64,
+        /// The time waited.
+        waited: Nanos,
+    },
     /// A user that has left the cache.
     #[error("this user has left the cache; join again")]
     Left,

@@ -1,6 +1,7 @@
 //! Errors of requests that a handle does not accept, with their numbers.
 
 use super::SubmitError;
+use headwater_nvme::spec::status::Status;
 
 /// An invalid request, or the reason why it cannot be accepted now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -92,6 +93,16 @@ pub enum RequestError {
     NoThread {
         /// The system's error number.
         errno: i32,
+    },
+    /// A page that a cache acknowledged could not be written back. The request had no effect, and each user of the cache is
+    /// told once.
+    #[error(
+        "an earlier write is not on the device, its write-back failed: {status}; the page stays in the cache and is \
+         retried, so submit this request again"
+    )]
+    WriteBackFailed {
+        /// The status of the write-back.
+        status: Status,
     },
     /// The device is permanently gone.
     #[error("the device is gone; open it again")]

@@ -6,7 +6,7 @@
 use super::Handle;
 use super::attached_queue::{AttachedQueue, QueueLink};
 use crate::backend::{ArmResult, CompletedCommand};
-use crate::completion::{CompletionAggregator, CompletionPolicy, NotificationTime};
+use crate::completion::{CompletionAggregator, CompletionPolicy, NotificationTime, SleepObservation};
 use crate::error::IoError;
 use crate::queue::SPIN_DEFAULT;
 use headwater_host::clock::Nanos;
@@ -89,6 +89,17 @@ impl Handle {
     /// [`arm`](Self::arm).
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.queues.iter().filter_map(AttachedQueue::descriptor)
+    }
+
+    /// Returns the sleep before the next poll that a pace chooses, or `None` under a policy without a pace.
+    pub(crate) fn next_pause(&mut self) -> Option<Nanos> {
+        let paced = matches!(self.completion, CompletionPolicy::Paced(_));
+        paced.then(|| self.period.next_sleep(self.clock.now(), self.slots.in_flight()))
+    }
+
+    /// Notes a sleep that followed [`next_pause`](Self::next_pause).
+    pub(crate) fn observe_pause(&mut self, sleep: SleepObservation) {
+        self.period.observe_sleep(sleep);
     }
 
     fn is_inline(&self) -> bool {

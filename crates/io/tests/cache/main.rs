@@ -4,10 +4,13 @@
 //! alone.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+mod background;
 mod cached_handles;
 mod durability;
 mod examples;
 mod fake;
+mod futures;
+mod joined;
 mod model;
 mod over_handle;
 mod overlaps;

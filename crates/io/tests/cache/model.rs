@@ -77,6 +77,7 @@ impl CacheModelRun {
             dirty_age: Nanos(random.u64(1..5_000)),
             prefetch_pages: random.u32(0..20),
             write_backs: random.u32(1..6),
+            ..CacheConfig::default()
         };
         let shape = DeviceShape { device_bytes: u64::try_from(bytes).unwrap(), block_bytes: 512 };
         let mut cache = BlockCache::new(shape, config, &mut memory).unwrap();

@@ -13,6 +13,7 @@ use headwater_io::{ClientNamespace, Command, Handle, IoError, Queue, QueueTransp
 use headwater_nvme::spec::status::Status;
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 pub(crate) const BLOCK: usize = 512;
@@ -25,13 +26,40 @@ pub(crate) struct BlockDevice {
     bytes: Arc<Mutex<Vec<u8>>>,
     in_flight: VecDeque<(Command, u64)>,
     depth: usize,
+    controls: Arc<DeviceControls>,
+}
+
+/// The commands that a device accepted, and the disturbances that a test causes.
+#[derive(Debug, Default)]
+pub(crate) struct DeviceControls {
+    /// Opcode and first block of each accepted command.
+    pub(crate) log: Mutex<Vec<(u8, u64)>>,
+    /// Commands complete only while this is false.
+    pub(crate) held: AtomicBool,
+    /// Writes fail while this is true.
+    pub(crate) failing: AtomicBool,
+}
+
+impl DeviceControls {
+    /// Takes the first blocks of the commands with an opcode since the last call.
+    pub(crate) fn taken(&self, opcode: u8) -> Vec<u64> {
+        let log = std::mem::take(&mut *self.log.lock().unwrap());
+        log.into_iter().filter(|(of, _)| *of == opcode).map(|(_, lba)| lba).collect()
+    }
+}
+
+fn lba_of(command: &Command) -> u64 {
+    u64::from(command.entry.cdw10.get()) | (u64::from(command.entry.cdw11.get()) << 32)
 }
 
 impl BlockDevice {
     fn execute(&mut self, command: &Command) -> Status {
         let entry = &command.entry;
         let mut bytes = self.bytes.lock().unwrap();
-        let lba = u64::from(entry.cdw10.get()) | (u64::from(entry.cdw11.get()) << 32);
+        let lba = lba_of(command);
+        if entry.opcode == 1 && self.controls.failing.load(Ordering::Relaxed) {
+            return Status::INTERNAL_ERROR;
+        }
         let blocks = u64::from(entry.cdw12.get() & 0xFFFF) + 1;
         let inside =
             |lba: u64, blocks: u64| (FIRST..=FIRST + BLOCKS).contains(&lba) && lba + blocks <= FIRST + BLOCKS;
@@ -76,6 +104,7 @@ impl QueueTransport for BlockDevice {
         if self.in_flight.len() >= self.depth {
             return Err(RejectedCommand { command, reason: SubmitError::Full });
         }
+        self.controls.log.lock().unwrap().push((command.entry.opcode, lba_of(&command)));
         self.in_flight.push_back((command, token));
         Ok(())
     }
@@ -85,6 +114,9 @@ impl QueueTransport for BlockDevice {
     }
 
     fn reap(&mut self) -> Result<Option<CompletedCommand>, IoError> {
+        if self.controls.held.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
         let Some((command, token)) = self.in_flight.pop_front() else { return Ok(None) };
         let status = self.execute(&command);
         Ok(Some(CompletedCommand { completion: Completion { token, result: 0, status }, data: command.data }))
@@ -118,7 +150,14 @@ impl QueueTransport for BlockDevice {
 /// Returns a device and its bytes.
 pub(crate) fn device() -> (BlockDevice, Arc<Mutex<Vec<u8>>>) {
     let bytes = Arc::new(Mutex::new(vec![0xAA; usize::try_from(FIRST + BLOCKS + 5).unwrap() * BLOCK]));
-    (BlockDevice { bytes: Arc::clone(&bytes), in_flight: VecDeque::new(), depth: 3 }, bytes)
+    (queue_of(&bytes).0, bytes)
+}
+
+/// Returns another queue of a device.
+pub(crate) fn queue_of(bytes: &Arc<Mutex<Vec<u8>>>) -> (BlockDevice, Arc<DeviceControls>) {
+    let controls = Arc::new(DeviceControls::default());
+    let (bytes, in_flight) = (Arc::clone(bytes), VecDeque::new());
+    (BlockDevice { bytes, in_flight, depth: 3, controls: Arc::clone(&controls) }, controls)
 }
 
 /// Returns the middle of the device, which this client may access.
