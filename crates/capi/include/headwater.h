@@ -217,6 +217,9 @@ typedef enum hw_param {
   HW_PARAM_DEADLINE_NS_OF_CLASS = 16,
 } hw_param;
 
+// A block cache for several threads.
+typedef struct hw_cache hw_cache;
+
 // A device, seen through one of its namespaces.
 typedef struct hw_device hw_device;
 
@@ -417,6 +420,46 @@ typedef struct hw_choice {
 // A function that chooses a queue, by its index among those that the handle was created with. It is called on the
 // thread that uses the handle, during a call on the handle: it must not use the handle itself.
 typedef uint32_t (*hw_selector)(void *context, const struct hw_choice *choice);
+
+// The configuration of a cache. Fill it with hw_cache_config_init, then change fields.
+typedef struct hw_cache_config {
+  // Bytes of this struct. hw_cache_config_init sets it.
+  size_t struct_bytes;
+  // Bytes of the cache, rounded up to pages of 4,096.
+  uint64_t bytes;
+  // Nanoseconds after which a written page goes to the device, although no call is made.
+  uint64_t dirty_age_ns;
+  // Maximum nanoseconds for which the end of the process or of the last handle waits for written pages.
+  uint64_t close_wait_ns;
+  // 1: writes complete when the cache has them. 0: when the device has them too.
+  uint32_t write_back;
+  // 1: a thread of the cache writes back. 0: only calls of its handles do, and without calls nothing is written.
+  uint32_t thread;
+} hw_cache_config;
+
+// The totals of a cache since its creation, and its current state.
+typedef struct hw_cache_totals {
+  // Pages accessed and found in the cache.
+  uint64_t hits;
+  // Pages accessed that had to be read from the device, or were being read.
+  uint64_t misses;
+  // Pages read before they were needed.
+  uint64_t prefetched;
+  // Writes of pages to the device, each of one page or several adjacent ones.
+  uint64_t write_backs;
+  // Pages in these writes.
+  uint64_t pages_written;
+  // Failed write-backs of pages, counted for each attempt.
+  uint64_t write_failures;
+  // Pages evicted.
+  uint64_t evictions;
+  // Bytes of pages that the device does not have yet.
+  uint64_t dirty_bytes;
+  // Bytes of cached pages.
+  uint64_t resident_bytes;
+  // Bytes that the cache has room for.
+  uint64_t capacity_bytes;
+} hw_cache_totals;
 
 // The completion of a request.
 typedef struct hw_aio_event {
@@ -648,6 +691,49 @@ enum hw_code hw_handle_create_mq(struct hw_queue *const *queues,
 
 // Destroys a handle: waits until all of its requests are complete, and releases its queues.
 enum hw_code hw_handle_destroy(struct hw_handle *handle);
+
+// Writes the defaults for a cache of `bytes` bytes: written pages go to the device after 5 s, by a thread of the cache.
+// `config_bytes` is sizeof(hw_cache_config).
+//
+// Pointers:
+// A `config` that is neither null nor misaligned is valid for writes of `config_bytes` bytes.
+enum hw_code hw_cache_config_init(struct hw_cache_config *config,
+                                  size_t config_bytes,
+                                  uint64_t bytes);
+
+// Creates a cache over a queue, for several threads, and writes it to `out`. Its memory is that of the queue's device.
+// hw_cache_open makes a handle of it, one for each thread. hw_cache_destroy ends the cache.
+//
+// Pointers:
+// A `config` that is neither null nor misaligned is valid for reads, its struct_bytes set. An `out` that is neither null
+// nor misaligned is valid for a write.
+enum hw_code hw_cache_create(struct hw_queue *queue,
+                             const struct hw_cache_config *config,
+                             struct hw_cache **out);
+
+// Opens a handle on a cache, for one thread at a time, and writes it to `out`. With a `queue` the handle has that queue
+// and policies of its own: hw_set_param changes them, and the reads and writes of the device that its requests cause use
+// them. With a null `queue` it uses the queue and the policies of the cache, which hw_set_param changes for all such
+// handles. hw_handle_destroy flushes and ends the handle.
+//
+// Pointers:
+// An `out` that is neither null nor misaligned is valid for a write.
+enum hw_code hw_cache_open(struct hw_cache *cache,
+                           struct hw_queue *queue,
+                           struct hw_handle **out);
+
+// Ends a cache: writes back and flushes, for at most `timeout_ns` nanoseconds, and releases its queue. HW_CODE_REFUSED
+// while handles of it are open, HW_CODE_TIMEOUT if the device has not taken the written pages in time, HW_CODE_STATUS if
+// it failed a write or an earlier write-back: the cache then stays open, and a second call tries again. With a
+// `timeout_ns` of 0 the cache ends in every case, and pages that the device does not have are lost.
+enum hw_code hw_cache_destroy(struct hw_cache *cache,
+                              uint64_t timeout_ns);
+
+// Writes the totals of a cache to `totals`. `totals_bytes` is sizeof(hw_cache_totals).
+//
+// Pointers:
+// A `totals` that is neither null nor misaligned is valid for writes of `totals_bytes` bytes.
+enum hw_code hw_cache_statistics(struct hw_cache *cache, struct hw_cache_totals *totals, size_t totals_bytes);
 
 // Changes a parameter of a handle: `param` is one of HW_PARAM_, or HW_PARAM_DEADLINE_NS_OF_CLASS + class. Requests in
 // flight continue under the new value.

@@ -126,6 +126,7 @@ fn code_of_request(error: &RequestError) -> ResultCode {
         RequestError::ReadOnly { .. } => ResultCode::ReadOnly,
         RequestError::Full { .. } => ResultCode::WouldBlock,
         RequestError::Unsupported { .. } => ResultCode::Unsupported,
+        RequestError::WriteBackFailed { .. } => ResultCode::Status,
         RequestError::Gone => ResultCode::Gone,
         RequestError::NoThread { .. } => ResultCode::NoThread,
         RequestError::NoQueue => ResultCode::Closed,
@@ -147,6 +148,9 @@ fn code_of_io(error: &IoError) -> ResultCode {
         | IoError::Denied { .. }
         | IoError::Daemon { .. }
         | IoError::Cache(CacheError::InUse) => ResultCode::Refused,
+        IoError::Cache(CacheError::CloseTimeout { .. }) => ResultCode::Timeout,
+        IoError::Cache(CacheError::Pages { .. } | CacheError::Dirty { .. }) => ResultCode::Config,
+        IoError::Cache(CacheError::OtherRange { .. }) => ResultCode::Argument,
         IoError::Device { .. } | IoError::Controller(_) | IoError::Protocol { .. } => ResultCode::Device,
         IoError::Namespace { .. } | IoError::OutOfBuffer(_) | IoError::QueuePair(_) => ResultCode::Argument,
         IoError::MapFailed(_) | IoError::SharedMemory(_) => ResultCode::NoMemory,

@@ -12,6 +12,7 @@ use crate::io_path::IoPath;
 use crate::param::HandleSettings;
 use crate::queue::{QUEUES, QueueHandle};
 use headwater::host::clock::Clock;
+use headwater::io::cached_handle::CachedHandle;
 use headwater::io::completion::TransferDirection;
 use headwater::io::handle::Handle;
 use headwater::io::scheduler::RequestClass;
@@ -107,6 +108,32 @@ impl SelectorCallback {
     }
 }
 
+impl OpenHandle {
+    /// Returns the object behind a handle of a cache: over the queue with the number `own`, or over that of the cache.
+    pub(crate) fn of_cache(
+        mut handle: CachedHandle,
+        facts: ClientNamespace,
+        (device, buffers): (usize, Arc<ClientBuffers>),
+        own: Option<usize>,
+    ) -> Self {
+        let names = handle.with_handle(|handle| handle.queues());
+        let queues = names.into_iter().zip(own).collect();
+        Self {
+            end: handle.end(),
+            io_path: IoPath::Joined(Box::new(handle)),
+            facts,
+            buffers,
+            device,
+            position: 0,
+            class: RequestClass::FIRST,
+            durable: WriteDurability::NamespaceDefault,
+            queues,
+            clock: Clock::start(),
+            settings: HandleSettings::default(),
+        }
+    }
+}
+
 fn open_handle(numbers: &[*mut QueueHandle], selector: QueueSelector) -> Result<OpenHandle, CallError> {
     let mut made: Option<OpenHandle> = None;
     for &number in numbers {
@@ -156,12 +183,15 @@ fn open_handle(numbers: &[*mut QueueHandle], selector: QueueSelector) -> Result<
 /// Detaches the queues, each once all requests on it are complete, and makes them available again.
 fn close_handle(mut open: OpenHandle) -> Result<(), CallError> {
     let mut failed = None;
-    if let IoPath::Cached(_) = open.io_path {
+    if let IoPath::Cached(_) | IoPath::Joined(_) = open.io_path {
         while open.io_path.wait(None)?.is_some() {}
         // A failed write-back is reported, and the queues are detached all the same.
-        failed = open.io_path.set_cache(None, &open.facts, open.device).err();
+        failed = open.io_path.leave_cache(&open.facts, open.device).err();
     }
     for (name, number) in std::mem::take(&mut open.queues) {
+        if let IoPath::Closed = open.io_path {
+            break;
+        }
         match open.io_path.with(|handle| Ok(handle.detach(name, None)?)) {
             Ok(Some(link)) => {
                 let number: *const QueueHandle = std::ptr::without_provenance(number);

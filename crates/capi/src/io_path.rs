@@ -8,6 +8,7 @@ use crate::device::{AllocationError, allocate_buffer};
 use headwater::host::clock::Nanos;
 use headwater::io::cache::{CacheConfig, PAGE_BYTES, WritePolicy};
 use headwater::io::cached_handle::CachedHandle;
+use headwater::io::error::CacheError;
 use headwater::io::handle::{Handle, IoRequest, RequestCancellation};
 use headwater::io::{CompletedCommand, SubmitError};
 use headwater::{ClientNamespace, IoError};
@@ -21,6 +22,8 @@ use headwater::{ClientNamespace, IoError};
 pub(crate) enum IoPath {
     Direct(Handle),
     Cached(Box<CachedHandle>),
+    /// Through a cache that it shares with other handles.
+    Joined(Box<CachedHandle>),
     /// The state while a cache is added or removed; permanent if that fails.
     Closed,
 }
@@ -37,7 +40,7 @@ impl IoPath {
     pub(crate) fn run(&mut self, request: IoRequest) -> Result<(), CallError> {
         let ran = match self {
             Self::Direct(handle) => handle.run(request),
-            Self::Cached(handle) => handle.run(request),
+            Self::Cached(handle) | Self::Joined(handle) => handle.run(request),
             Self::Closed => return Err(CallError::Io(SubmitError::Gone.into())),
         };
         ran.map(drop).map_err(|failed| failed.error.into())
@@ -46,7 +49,7 @@ impl IoPath {
     pub(crate) fn submit(&mut self, request: IoRequest, token: u64) -> Result<(), CallError> {
         let submitted = match self {
             Self::Direct(handle) => handle.submit(request, token),
-            Self::Cached(handle) => handle.submit(request, token),
+            Self::Cached(handle) | Self::Joined(handle) => handle.submit(request, token),
             Self::Closed => return Err(CallError::Io(SubmitError::Gone.into())),
         };
         submitted.map_err(|refused| CallError::Request(refused.error))
@@ -59,7 +62,7 @@ impl IoPath {
     pub(crate) fn poll(&mut self) -> Result<Option<CompletedCommand>, IoError> {
         match self {
             Self::Direct(handle) => handle.poll(),
-            Self::Cached(handle) => handle.poll(),
+            Self::Cached(handle) | Self::Joined(handle) => handle.poll(),
             Self::Closed => Ok(None),
         }
     }
@@ -67,7 +70,7 @@ impl IoPath {
     pub(crate) fn wait(&mut self, longest: Option<Nanos>) -> Result<Option<CompletedCommand>, IoError> {
         match self {
             Self::Direct(handle) => handle.wait(longest),
-            Self::Cached(handle) => handle.wait(longest),
+            Self::Cached(handle) | Self::Joined(handle) => handle.wait(longest),
             Self::Closed => Ok(None),
         }
     }
@@ -79,7 +82,9 @@ impl IoPath {
                 RequestCancellation::TooLate => Err(CallError::TooLate),
                 RequestCancellation::Unknown => Err(CallError::UnknownTag),
             },
-            Self::Cached(handle) => handle.cancel(token).then_some(()).ok_or(CallError::UnknownTag),
+            Self::Cached(handle) | Self::Joined(handle) => {
+                handle.cancel(token).then_some(()).ok_or(CallError::UnknownTag)
+            }
             Self::Closed => Err(CallError::UnknownTag),
         }
     }
@@ -91,7 +96,7 @@ impl IoPath {
     ) -> Result<R, CallError> {
         match self {
             Self::Direct(handle) => work(handle),
-            Self::Cached(handle) => handle.with_handle(work),
+            Self::Cached(handle) | Self::Joined(handle) => handle.with_handle(work),
             Self::Closed => Err(CallError::Io(SubmitError::Gone.into())),
         }
     }
@@ -138,6 +143,15 @@ impl IoPath {
                 *self = Self::Cached(handle);
                 Ok(resized?)
             }
+            (Self::Joined(mut handle), Some(cache)) => {
+                let resized = handle.resize(cache.pages, &mut memory);
+                *self = Self::Joined(handle);
+                Ok(resized?)
+            }
+            (Self::Joined(handle), None) => {
+                *self = Self::Joined(handle);
+                Err(IoError::from(CacheError::InUse).into())
+            }
             (same, _) => {
                 *self = same;
                 Ok(())
@@ -145,9 +159,32 @@ impl IoPath {
         }
     }
 
+    /// Leaves the cache before the handle ends: flushes, and keeps the handle of the queues if they are its own.
+    pub(crate) fn leave_cache(&mut self, facts: &ClientNamespace, device: usize) -> Result<(), CallError> {
+        match std::mem::replace(self, Self::Closed) {
+            Self::Joined(mut handle) if !handle.has_own_queues() => Ok(handle.flush()?),
+            Self::Joined(handle) => match handle.into_handle() {
+                Ok(handle) => {
+                    *self = Self::Direct(handle);
+                    Ok(())
+                }
+                Err((handle, error)) => {
+                    // The failure is reported, and the queues are detached all the same: the cache keeps the pages.
+                    let left = handle.leave();
+                    *self = left.map_or(Self::Closed, Self::Direct);
+                    Err(error.into())
+                }
+            },
+            other => {
+                *self = other;
+                self.set_cache(None, facts, device)
+            }
+        }
+    }
+
     /// Sets the write policy of the cache, if there is one.
     pub(crate) fn set_policy(&mut self, policy: WritePolicy) {
-        if let Self::Cached(handle) = self {
+        if let Self::Cached(handle) | Self::Joined(handle) = self {
             handle.set_policy(policy);
         }
     }
@@ -155,7 +192,7 @@ impl IoPath {
     /// Returns the bytes of the cache, 0 without one.
     pub(crate) fn cache_bytes(&self) -> u64 {
         match self {
-            Self::Cached(handle) => {
+            Self::Cached(handle) | Self::Joined(handle) => {
                 handle.cache().with_parts(|cache, _| cache.config().pages * PAGE_BYTES) as u64
             }
             _ => 0,

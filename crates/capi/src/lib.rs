@@ -9,6 +9,7 @@
 #![expect(unsafe_code, reason = "the FFI boundary to C: exported names, and out-parameters that C passes in")]
 
 pub mod aio;
+pub mod cache;
 pub mod code;
 pub mod config;
 pub mod device;

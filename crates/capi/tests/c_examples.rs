@@ -52,3 +52,8 @@ fn allocate_and_free_pairs_finish() {
 fn device_calls_work_and_their_misuse_returns_codes() {
     run_linked_both_ways("device.c", "every device call returned its code");
 }
+
+#[test]
+fn threads_share_a_cache_whose_pages_reach_the_device_without_a_call() {
+    run_linked_both_ways("cache.c", "four threads shared a cache");
+}

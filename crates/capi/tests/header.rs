@@ -55,6 +55,7 @@ fn header_matches_the_sources() {
         "device",
         "queue",
         "handle",
+        "cache",
         "param",
         "transfer",
         "aio",
