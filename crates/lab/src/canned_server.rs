@@ -17,6 +17,8 @@ use std::thread::JoinHandle;
 
 const LISTENER: u64 = 0;
 const READ_BYTES: usize = 64 << 10;
+/// Length of a reply from which it is sent by itself, not joined with further replies.
+const COPIED_REPLY_BYTES: usize = 64 << 10;
 /// Interval in milliseconds at which the thread checks if it must stop.
 const STOP_CHECK_MS: i64 = 20;
 
@@ -123,12 +125,23 @@ fn serve(listener: &TcpListener, shared: &CannedState) -> io::Result<()> {
 struct CannedConnection {
     stream: TcpStream,
     counter: CommandCounter,
+    replies: Vec<ReplyKind>,
     output: Vec<u8>,
+    /// The reply to a GET of [`Self::value_bytes`].
+    bulk: Vec<u8>,
+    value_bytes: usize,
 }
 
 impl CannedConnection {
     fn new(stream: TcpStream) -> Self {
-        Self { stream, counter: CommandCounter::default(), output: Vec::new() }
+        Self {
+            stream,
+            counter: CommandCounter::default(),
+            replies: Vec::new(),
+            output: Vec::new(),
+            bulk: bulk(0),
+            value_bytes: 0,
+        }
     }
 
     /// Reads once and replies to every complete command. The socket blocks: redis-benchmark always reads.
@@ -137,20 +150,35 @@ impl CannedConnection {
         if read == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
+        if self.value_bytes != value_bytes {
+            self.bulk = bulk(value_bytes);
+            self.value_bytes = value_bytes;
+        }
         self.output.clear();
-        let output = &mut self.output;
-        self.counter.feed(&input[..read], |reads| match reads {
-            ReplyKind::Get => bulk(output, value_bytes),
-            ReplyKind::Other => output.extend_from_slice(b"+OK\r\n"),
-        })?;
+        self.replies.clear();
+        let replies = &mut self.replies;
+        self.counter.feed(&input[..read], |kind| replies.push(kind))?;
+        for kind in &self.replies {
+            match kind {
+                // A copy of a large reply would be more than the floor.
+                ReplyKind::Get if self.bulk.len() > COPIED_REPLY_BYTES => {
+                    self.stream.write_all(&self.output)?;
+                    self.output.clear();
+                    self.stream.write_all(&self.bulk)?;
+                }
+                ReplyKind::Get => self.output.extend_from_slice(&self.bulk),
+                ReplyKind::Other => self.output.extend_from_slice(b"+OK\r\n"),
+            }
+        }
         self.stream.write_all(&self.output)
     }
 }
 
-fn bulk(output: &mut Vec<u8>, value_bytes: usize) {
-    output.extend_from_slice(format!("${value_bytes}\r\n").as_bytes());
-    output.resize(output.len() + value_bytes, b'x');
-    output.extend_from_slice(b"\r\n");
+fn bulk(value_bytes: usize) -> Vec<u8> {
+    let mut bulk = format!("${value_bytes}\r\n").into_bytes();
+    bulk.resize(bulk.len() + value_bytes, b'x');
+    bulk.extend_from_slice(b"\r\n");
+    bulk
 }
 
 /// The reply that a command requires.
@@ -257,5 +285,18 @@ mod tests {
         client.read_exact(&mut reply).unwrap();
         assert_eq!(&reply, b"+OK\r\n$3\r\nxxx\r\n");
         assert!(canned.account().used().is_some());
+    }
+
+    #[test]
+    fn large_reply_keeps_its_place_among_small_replies() {
+        let canned = CannedServer::start().unwrap();
+        canned.set_value_bytes(COPIED_REPLY_BYTES);
+        let mut client = TcpStream::connect(canned.address()).unwrap();
+        client.write_all(&[SET, GET, SET].concat()).unwrap();
+        let large = format!("${COPIED_REPLY_BYTES}\r\n{}\r\n", "x".repeat(COPIED_REPLY_BYTES));
+        let expected = format!("+OK\r\n{large}+OK\r\n");
+        let mut reply = vec![0; expected.len()];
+        client.read_exact(&mut reply).unwrap();
+        assert!(reply == expected.as_bytes());
     }
 }

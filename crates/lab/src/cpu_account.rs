@@ -21,6 +21,13 @@ pub(crate) enum CpuAccount {
 }
 
 impl CpuAccount {
+    /// Returns the thread that is counted, or the first thread of the process.
+    pub(crate) fn thread(self) -> u32 {
+        match self {
+            Self::Process(id) | Self::Thread(id) => id,
+        }
+    }
+
     /// Returns the time used so far; `None` if the process or thread is gone.
     pub(crate) fn used(self) -> Option<Nanos> {
         match self {

@@ -125,6 +125,11 @@ impl RunContext {
         Ok(Self { options, clock, scratch })
     }
 
+    /// Creates a context with the same options, whose scratch folder is in `parent`.
+    pub(crate) fn with_scratch_in(&self, parent: &Path) -> Result<Self, LabError> {
+        Self::open(RunOptions { scratch: Some(parent.to_owned()), ..self.options.clone() })
+    }
+
     /// Returns true if the run must end within [`QUICK_MAX`].
     #[must_use]
     pub fn is_quick(&self) -> bool {

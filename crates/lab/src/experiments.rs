@@ -2,12 +2,15 @@
 
 mod attach;
 mod bounds;
+mod cold;
 mod copy;
 mod device;
 mod idle;
 mod index;
 mod io;
+mod large;
 mod memory;
+mod mixed;
 mod pool;
 mod recovery;
 mod resp;
@@ -41,6 +44,9 @@ pub(crate) const TABLE: &[LabExperiment] = &[
     yields::EXPERIMENT,
     bounds::EXPERIMENT,
     memory::EXPERIMENT,
+    large::EXPERIMENT,
+    mixed::EXPERIMENT,
+    cold::EXPERIMENT,
 ];
 
 #[cfg(test)]

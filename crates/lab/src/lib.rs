@@ -20,13 +20,18 @@ pub mod machine;
 pub mod measure;
 pub mod report;
 
+mod attached_client;
 mod canned_server;
 mod cpu_account;
 mod driver;
 mod experiments;
 mod flash_zones;
+mod payload_floor;
+mod redis_peer;
 mod resp_load;
 mod server;
+mod server_comparison;
+mod server_sample;
 mod store_client;
 
 pub use claim::{ClaimGoal, EvidenceLabel, LabClaim};

@@ -109,12 +109,14 @@ impl CorePin {
     /// Pins the calling thread to the core it runs on.
     #[must_use]
     pub fn current_core() -> Self {
+        Self::to_core(rustix::thread::sched_getcpu())
+    }
+
+    fn to_core(core: usize) -> Self {
         let Ok(before) = rustix::thread::sched_getaffinity(None) else {
             return Self { before: None };
         };
-        let mut one = CpuSet::new();
-        one.set(rustix::thread::sched_getcpu());
-        let pinned = rustix::thread::sched_setaffinity(None, &one).is_ok();
+        let pinned = rustix::thread::sched_setaffinity(None, &one(core)).is_ok();
         Self { before: pinned.then_some(before) }
     }
 
@@ -123,6 +125,43 @@ impl CorePin {
     pub fn is_pinned(&self) -> PinState {
         if self.before.is_some() { PinState::Yes } else { PinState::No }
     }
+}
+
+/// The cores of a comparison of processes: one for the server, another for the client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CorePair {
+    /// Core of the server's thread.
+    pub(crate) server: usize,
+    /// Core of the client's thread.
+    pub(crate) client: usize,
+}
+
+impl CorePair {
+    /// Returns the first two cores that this process may use; `None` if there is only one.
+    pub(crate) fn first() -> Option<Self> {
+        let allowed = rustix::thread::sched_getaffinity(None).ok()?;
+        let mut cores = (0..CpuSet::MAX_CPU).filter(|&core| allowed.is_set(core));
+        Some(Self { server: cores.next()?, client: cores.next()? })
+    }
+
+    /// Pins a thread of a server, which is a process or a thread id. Without permission it stays unpinned: figures then
+    /// vary more.
+    pub(crate) fn pin_server(self, thread: u32) {
+        let thread = i32::try_from(thread).ok().and_then(rustix::process::Pid::from_raw);
+        let _unpinned =
+            thread.map(|thread| rustix::thread::sched_setaffinity(Some(thread), &one(self.server)));
+    }
+
+    /// Pins the calling thread until the guard is dropped.
+    pub(crate) fn pin_client(self) -> CorePin {
+        CorePin::to_core(self.client)
+    }
+}
+
+fn one(core: usize) -> CpuSet {
+    let mut cores = CpuSet::new();
+    cores.set(core);
+    cores
 }
 
 impl Drop for CorePin {

@@ -7,17 +7,22 @@
 use crate::driver::drive;
 use crate::experiment::LabError;
 use headwater_host::clock::{Clock, Nanos};
+use headwater_host::width::to_usize;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Command, Stdio};
 
-/// Number of keys that redis-benchmark draws from, and that [`fill`] stores.
+/// Number of keys of loads with small values.
 pub(crate) const KEYS: u64 = 20_000;
 /// Maximum duration of one run of redis-benchmark; after it the server counts as hung.
 const RUN_MAX: Nanos = Nanos::from_millis(60_000);
 const ANSWER_MAX: Nanos = Nanos::from_millis(10_000);
-/// Number of stores sent before their replies are read.
+/// Number of stores sent before their replies are read, and the bytes of their values at most.
 const FILL_BATCH: u64 = 100;
+const FILL_BATCH_BYTES: usize = 1 << 20;
+/// Value length and number of passes over a quarter of the capacity, with which a node writes all of its flash.
+const AGE_VALUE_BYTES: usize = 1 << 20;
+const AGE_PASSES: usize = 5;
 
 /// The command of a load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,6 +69,8 @@ pub(crate) struct RespLoad {
     pub(crate) client: LoadClient,
     /// The command sent.
     pub(crate) verb: LoadCommand,
+    /// Number of keys that commands draw from.
+    pub(crate) keys: u64,
     /// Bytes of each value.
     pub(crate) value_bytes: usize,
     /// Commands that a connection sends before it reads replies.
@@ -111,7 +118,7 @@ impl RespLoad {
             ("-n", ops),
             ("-c", self.clients),
             ("-P", self.pipeline),
-            ("-r", KEYS),
+            ("-r", self.keys),
             ("-d", self.value_bytes as u64),
         ];
         let mut command = Command::new("redis-benchmark");
@@ -203,18 +210,21 @@ pub(crate) fn ping(address: SocketAddr) -> bool {
     ask().unwrap_or(false)
 }
 
-/// Stores every key that redis-benchmark draws from.
-pub(crate) fn fill(address: SocketAddr, value_bytes: usize) -> Result<(), LabError> {
+/// Stores the keys `0..keys`, from which the loads draw, once each and in order.
+pub(crate) fn fill(address: SocketAddr, keys: u64, value_bytes: usize) -> Result<(), LabError> {
     let value = "x".repeat(value_bytes);
+    let batch_keys = FILL_BATCH.min((FILL_BATCH_BYTES / value_bytes.max(1)).max(1) as u64);
     let store = || -> io::Result<()> {
         let mut client = connect(address)?;
-        for first in (0..KEYS).step_by(100) {
-            let mut batch = Vec::new();
-            for key in first..first + FILL_BATCH {
+        let mut batch = Vec::new();
+        for first in (0..keys).step_by(to_usize(batch_keys)) {
+            batch.clear();
+            let end = keys.min(first + batch_keys);
+            for key in first..end {
                 write!(batch, "*3\r\n$3\r\nSET\r\n$16\r\nkey:{key:012}\r\n${value_bytes}\r\n{value}\r\n")?;
             }
             client.get_mut().write_all(&batch)?;
-            for _ in 0..FILL_BATCH {
+            for _ in first..end {
                 let mut line = String::new();
                 client.read_line(&mut line)?;
                 if line != "+OK\r\n" {
@@ -228,6 +238,29 @@ pub(crate) fn fill(address: SocketAddr, value_bytes: usize) -> Result<(), LabErr
         program: address.to_string(),
         reason: format!("cannot fill it with keys: {error}"),
     })
+}
+
+/// Writes all flash of a node of `capacity_bytes` at least once, and removes every key.
+pub(crate) fn age(address: SocketAddr, capacity_bytes: u64) -> Result<(), LabError> {
+    let keys = (capacity_bytes / 4 / AGE_VALUE_BYTES as u64).max(1);
+    for _ in 0..AGE_PASSES {
+        fill(address, keys, AGE_VALUE_BYTES)?;
+    }
+    flush_all(address)
+}
+
+/// Removes every key of a server.
+pub(crate) fn flush_all(address: SocketAddr) -> Result<(), LabError> {
+    let failed = |reason: String| LabError::Measure { program: address.to_string(), reason };
+    let ask = || -> io::Result<String> {
+        let mut client = connect(address)?;
+        client.get_mut().write_all(b"FLUSHALL\r\n")?;
+        let mut line = String::new();
+        client.read_line(&mut line)?;
+        Ok(line)
+    };
+    let reply = ask().map_err(|error| failed(format!("cannot empty it: {error}")))?;
+    if reply == "+OK\r\n" { Ok(()) } else { Err(failed(format!("unexpected reply to FLUSHALL: {reply:?}"))) }
 }
 
 /// Returns the number in INFO whose name is `field` or ends in `_field`; `None` if there is none.

@@ -1,4 +1,4 @@
-//! The compared servers: a Headwater node and a redis-server, each a child process with its own folder.
+//! The compared servers: a Headwater node and a peer with Redis's options, each a child process with its own folder.
 //!
 //! Input: a program and a durability.
 //! Output: the address of a ready server, and the account of its CPU time.
@@ -40,7 +40,7 @@ impl RespDurability {
     }
 
     /// Returns the value of Redis's `appendfsync`, for use with the append-only file on.
-    fn redis(self) -> &'static str {
+    pub(crate) fn redis(self) -> &'static str {
         match self {
             Self::OnFlush => "no",
             Self::EverySecond => "everysec",
@@ -87,18 +87,23 @@ impl RespServer {
         starting.into_server(address, folder)
     }
 
-    /// Starts a redis-server on an empty folder, with its append-only file on and no snapshots or rewrites.
-    pub(crate) fn redis(context: &RunContext, mode: RespDurability) -> Result<Self, LabError> {
-        let folder = folder_for(context, &format!("redis-{}", mode.redis()))?;
+    /// Starts a server that takes Redis's options on an empty folder, without snapshots or rewrites.
+    pub(crate) fn redis(
+        context: &RunContext,
+        program: &'static str,
+        folder: &str,
+        options: &[&str],
+    ) -> Result<Self, LabError> {
+        let folder = folder_for(context, folder)?;
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()?));
-        let mut command = Command::new("redis-server");
+        let mut command = Command::new(program);
         command
             .args(["--bind", "127.0.0.1", "--port", &address.port().to_string()])
-            .args(["--save", "", "--appendonly", "yes", "--appendfsync", mode.redis()])
-            .args(["--auto-aof-rewrite-percentage", "0", "--daemonize", "no"])
+            .args(["--save", "", "--auto-aof-rewrite-percentage", "0", "--daemonize", "no"])
+            .args(options)
             .arg("--dir")
             .arg(&folder);
-        let mut starting = StartingServer::spawn("redis-server", command, &folder)?;
+        let mut starting = StartingServer::spawn(program, command, &folder)?;
         starting.wait_until_ready(|| ping(address).then_some(()))?;
         starting.into_server(address, folder)
     }
@@ -111,6 +116,11 @@ impl RespServer {
     /// Returns the path of the socket through which other processes attach to a Headwater node.
     pub(crate) fn attach_socket(&self) -> PathBuf {
         self.folder.join("data").join("attach.sock")
+    }
+
+    /// Returns the path of the flash file of a Headwater node.
+    pub(crate) fn flash_file(&self) -> PathBuf {
+        self.folder.join("data").join("flash")
     }
 
     /// Returns the process id, which is also the id of a node's core thread.
@@ -140,19 +150,6 @@ fn resident_bytes(pid: u32) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
     line.split_whitespace().next()?.parse::<u64>().ok().map(|kib| kib * 1_024)
-}
-
-/// Returns the name and version of the installed redis-server, or the reason why there is none.
-pub(crate) fn redis_version() -> Result<String, String> {
-    let output = Command::new("redis-server")
-        .arg("--version")
-        .output()
-        .map_err(|error| format!("redis-server cannot be run ({error}): apt-get install redis-server"))?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    let version = text.split_whitespace().find_map(|word| word.strip_prefix("v="));
-    version
-        .map(|version| format!("redis-server {version}"))
-        .ok_or_else(|| "redis-server --version printed no version".to_owned())
 }
 
 /// A child process that is not ready yet. Dropping it stops the process.

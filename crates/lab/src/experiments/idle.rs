@@ -6,9 +6,10 @@
 use crate::claim::{ClaimGoal, EvidenceLabel, LabClaim};
 use crate::cpu_account::CpuAccount;
 use crate::experiment::{ExperimentFindings, LabError, LabExperiment, RunContext};
+use crate::redis_peer::{PeerPersistence, RedisPeer};
 use crate::report::ReportRow;
-use crate::resp_load::fill;
-use crate::server::{RespDurability, RespServer, redis_version};
+use crate::resp_load::{KEYS, fill};
+use crate::server::{RespDurability, RespServer};
 use headwater_host::clock::{Clock, Nanos};
 use std::net::TcpStream;
 
@@ -38,11 +39,12 @@ fn run(context: &RunContext) -> Result<ExperimentFindings, LabError> {
             });
         }
     };
-    let redis = redis_version().and_then(|version| {
-        let server = RespServer::redis(context, RespDurability::Always).map_err(|error| error.to_string())?;
-        Ok((version, server))
+    let redis = RedisPeer::redis().and_then(|peer| {
+        let persistence = PeerPersistence::AppendOnly(RespDurability::Always);
+        let server = peer.start(context, persistence).map_err(|error| error.to_string())?;
+        Ok((peer.name().to_owned(), server))
     });
-    fill(ours.address(), 100)?;
+    fill(ours.address(), KEYS, 100)?;
     let silent = TcpStream::connect(ours.address())
         .map_err(|source| LabError::Io { what: "connect to the node", source })?;
     Clock::sleep(SETTLE);

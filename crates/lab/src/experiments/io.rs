@@ -12,7 +12,7 @@
 //! their status.
 
 mod cache;
-mod fio;
+pub(in crate::experiments) mod fio;
 mod null;
 mod period;
 mod service;

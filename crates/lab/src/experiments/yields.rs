@@ -9,7 +9,7 @@ mod long_load;
 use crate::claim::{ClaimGoal, EvidenceLabel, LabClaim};
 use crate::experiment::{ExperimentFindings, LabError, LabExperiment, RunContext};
 use crate::report::ReportRow;
-use crate::resp_load::fill;
+use crate::resp_load::{KEYS, fill};
 use crate::server::{RespDurability, RespServer};
 use headwater_host::clock::{Clock, Nanos};
 use long_load::{LONG_LOADS, LongLoad, RespPeer, RunningLoad};
@@ -45,7 +45,7 @@ struct NeighbourLatency {
 fn run(context: &RunContext) -> Result<ExperimentFindings, LabError> {
     let node = RespServer::ours(context, RespDurability::OnFlush)?;
     let address = node.address();
-    fill(address, 100)?;
+    fill(address, KEYS, 100)?;
     long_load::prepare(address).map_err(failed)?;
     let span = if context.is_quick() { SPAN_QUICK } else { SPAN };
     let alone = measure(context, address, span).map_err(failed)?;

@@ -21,25 +21,25 @@ const ATTACH: Nanos = Nanos::from_millis(700);
 
 /// The result of a run.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ReadResult {
+pub(in crate::experiments) struct ReadResult {
     /// Reads a second.
-    pub(super) iops: f64,
+    pub(in crate::experiments) iops: f64,
     /// CPU nanoseconds for a read, of the submitting thread.
-    pub(super) cpu_ns: f64,
+    pub(in crate::experiments) cpu_ns: f64,
     /// Number of reads.
-    pub(super) reads: u64,
+    pub(in crate::experiments) reads: u64,
 }
 
 /// An installed fio, its version, and the file that it reads.
-pub(super) struct Fio {
-    pub(super) version: String,
+pub(in crate::experiments) struct Fio {
+    pub(in crate::experiments) version: String,
     file: PathBuf,
     file_bytes: u64,
 }
 
 impl Fio {
     /// Finds fio; the error is the reason why it cannot run.
-    pub(super) fn find(file: &Path, file_bytes: u64) -> Result<Self, String> {
+    pub(in crate::experiments) fn find(file: &Path, file_bytes: u64) -> Result<Self, String> {
         let output = Command::new("fio")
             .arg("--version")
             .output()
@@ -79,14 +79,19 @@ impl Fio {
     }
 
     /// Runs reads for `span`.
-    pub(super) fn run(&self, depth: u32, span: Nanos) -> Result<ReadResult, LabError> {
+    pub(in crate::experiments) fn run(&self, depth: u32, span: Nanos) -> Result<ReadResult, LabError> {
         let mut command = Command::new("fio");
         command.args(self.arguments(depth, span));
         ran(command)
     }
 
     /// Returns the number of system calls on its ring for each read.
-    pub(super) fn calls(&self, depth: u32, span: Nanos, scratch: &Path) -> Result<f64, String> {
+    pub(in crate::experiments) fn calls(
+        &self,
+        depth: u32,
+        span: Nanos,
+        scratch: &Path,
+    ) -> Result<f64, String> {
         let counts = scratch.join("calls");
         let mut command = Command::new("perf");
         command.args(["stat", "-x,", "-e", EVENT, "-o"]).arg(&counts).arg("fio");
@@ -122,14 +127,14 @@ fn parse(text: &str) -> Option<ReadResult> {
 }
 
 /// A counter of the system calls of one thread of this process on its rings, until it is stopped.
-pub(super) struct SyscallCounter {
+pub(in crate::experiments) struct SyscallCounter {
     perf: Child,
     counts: PathBuf,
 }
 
 impl SyscallCounter {
     /// Starts to count the calls of the calling thread.
-    pub(super) fn start(scratch: &Path) -> Result<Self, String> {
+    pub(in crate::experiments) fn start(scratch: &Path) -> Result<Self, String> {
         let counts = scratch.join("calls");
         let thread = rustix::thread::gettid().as_raw_nonzero().to_string();
         let perf = Command::new("perf")
@@ -145,7 +150,7 @@ impl SyscallCounter {
     }
 
     /// Stops the count. Returns the number of calls.
-    pub(super) fn stop(mut self) -> Result<u64, String> {
+    pub(in crate::experiments) fn stop(mut self) -> Result<u64, String> {
         let pid = i32::try_from(self.perf.id()).ok().and_then(Pid::from_raw);
         // A perf that ended early has written the reason to its file, or no file.
         let _ = pid.map(|pid| kill_process(pid, Signal::INT));

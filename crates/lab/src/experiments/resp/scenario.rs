@@ -3,7 +3,7 @@
 //! A group is one start of the servers with one durability; its scenarios are the loads on them, in order of execution.
 
 use crate::claim::ClaimGoal;
-use crate::resp_load::{LoadClient, LoadCommand, RespLoad};
+use crate::resp_load::{KEYS, LoadClient, LoadCommand, RespLoad};
 use crate::server::RespDurability;
 
 /// A promise for a scenario.
@@ -169,6 +169,7 @@ pub(super) fn scenarios(group: &ScenarioGroup) -> Vec<RespScenario> {
                     load: RespLoad {
                         client: LoadClient::Lab,
                         verb: *verb,
+                        keys: KEYS,
                         value_bytes: *value_bytes,
                         pipeline: shape.pipeline,
                         clients: shape.clients,

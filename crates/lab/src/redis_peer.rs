@@ -1,0 +1,104 @@
+//! The installed servers that speak Redis's protocol and take its options: redis-server and valkey-server.
+//!
+//! Input: the programs on the PATH.
+//! Output: the name and version of each, and a running server with the persistence that a comparison needs.
+
+use crate::experiment::{LabError, RunContext};
+use crate::server::{RespDurability, RespServer};
+use std::process::Command;
+
+/// The persistence of a peer. Snapshots and rewrites are off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PeerPersistence {
+    /// None: everything is lost when it ends.
+    None,
+    /// An append-only file, written through as this durability says.
+    AppendOnly(RespDurability),
+}
+
+impl PeerPersistence {
+    /// Returns the options of a server.
+    fn options(self) -> [&'static str; 4] {
+        match self {
+            Self::None => ["--appendonly", "no", "--appendfsync", "no"],
+            Self::AppendOnly(mode) => ["--appendonly", "yes", "--appendfsync", mode.redis()],
+        }
+    }
+
+    /// Returns the name of its folder.
+    fn name(self) -> &'static str {
+        match self {
+            Self::None => "memory",
+            Self::AppendOnly(mode) => mode.redis(),
+        }
+    }
+}
+
+/// An installed server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RedisPeer {
+    program: &'static str,
+    name: String,
+}
+
+impl RedisPeer {
+    /// Finds redis-server; the error is the reason why it cannot run.
+    pub(crate) fn redis() -> Result<Self, String> {
+        Self::find("redis-server")
+    }
+
+    /// Returns the peers that are installed, the one that claims compare with first: redis-server, else valkey-server.
+    pub(crate) fn installed() -> Result<Vec<Self>, String> {
+        let redis = Self::redis();
+        let found: Vec<Self> = redis.iter().cloned().chain(Self::find("valkey-server")).collect();
+        if found.is_empty() { redis.map(|peer| vec![peer]) } else { Ok(found) }
+    }
+
+    fn find(program: &'static str) -> Result<Self, String> {
+        let output = Command::new(program)
+            .arg("--version")
+            .output()
+            .map_err(|error| format!("{program} cannot be run ({error}): apt-get install {program}"))?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        let version = version_of(&text).ok_or_else(|| format!("{program} --version printed no version"))?;
+        Ok(Self { program, name: format!("{program} {version}") })
+    }
+
+    /// Returns its name and version.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Starts it on an empty folder.
+    pub(crate) fn start(
+        &self,
+        context: &RunContext,
+        persistence: PeerPersistence,
+    ) -> Result<RespServer, LabError> {
+        let folder = format!("{}-{}", self.program, persistence.name());
+        RespServer::redis(context, self.program, &folder, &persistence.options())
+    }
+}
+
+/// Returns the version in the output of `--version`: `Redis server v=7.0.15 sha=...`.
+fn version_of(text: &str) -> Option<&str> {
+    text.split_whitespace().find_map(|word| word.strip_prefix("v="))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn version_is_the_word_after_its_mark() {
+        assert_eq!(version_of("Redis server v=7.0.15 sha=00000000:0 malloc=jemalloc"), Some("7.0.15"));
+        assert_eq!(version_of("Valkey server v=8.1.4 sha=00000000:0"), Some("8.1.4"));
+        assert_eq!(version_of("redis 7"), None);
+    }
+
+    #[test]
+    fn program_that_is_missing_is_named_with_its_package() {
+        let why = RedisPeer::find("no-such-server").unwrap_err();
+        assert!(why.contains("apt-get install no-such-server"), "{why}");
+    }
+}
