@@ -17,6 +17,7 @@ mod resp;
 mod source;
 mod tamper;
 mod tcp;
+mod tight;
 mod udma;
 mod waf;
 mod worlds;
@@ -47,6 +48,7 @@ pub(crate) const TABLE: &[LabExperiment] = &[
     large::EXPERIMENT,
     mixed::EXPERIMENT,
     cold::EXPERIMENT,
+    tight::EXPERIMENT,
 ];
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! The installed servers that speak Redis's protocol and take its options: redis-server and valkey-server.
 //!
-//! Input: the programs on the PATH.
+//! Input: the programs on the PATH, and those that `HEADWATER_PEERS` names: paths with a colon between them.
 //! Output: the name and version of each, and a running server with the persistence that a comparison needs.
 
 use crate::experiment::{LabError, RunContext};
@@ -37,9 +37,12 @@ impl PeerPersistence {
 /// An installed server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RedisPeer {
-    program: &'static str,
+    program: String,
     name: String,
 }
+
+/// Environment variable with the paths of more servers.
+const PEERS: &str = "HEADWATER_PEERS";
 
 impl RedisPeer {
     /// Finds redis-server; the error is the reason why it cannot run.
@@ -47,21 +50,25 @@ impl RedisPeer {
         Self::find("redis-server")
     }
 
-    /// Returns the peers that are installed, the one that claims compare with first: redis-server, else valkey-server.
+    /// Returns the peers that are installed, the one that claims compare with first: redis-server of the PATH if it is there.
     pub(crate) fn installed() -> Result<Vec<Self>, String> {
+        let named = std::env::var(PEERS).unwrap_or_default();
+        let named = named.split(':').filter(|path| !path.is_empty()).map(Self::find);
         let redis = Self::redis();
-        let found: Vec<Self> = redis.iter().cloned().chain(Self::find("valkey-server")).collect();
+        let more = std::iter::once(Self::find("valkey-server")).chain(named).flatten();
+        let found: Vec<Self> = redis.iter().cloned().chain(more).collect();
         if found.is_empty() { redis.map(|peer| vec![peer]) } else { Ok(found) }
     }
 
-    fn find(program: &'static str) -> Result<Self, String> {
+    fn find(program: &str) -> Result<Self, String> {
         let output = Command::new(program)
             .arg("--version")
             .output()
             .map_err(|error| format!("{program} cannot be run ({error}): apt-get install {program}"))?;
         let text = String::from_utf8_lossy(&output.stdout);
         let version = version_of(&text).ok_or_else(|| format!("{program} --version printed no version"))?;
-        Ok(Self { program, name: format!("{program} {version}") })
+        let kind = if text.starts_with("Valkey") { "valkey-server" } else { "redis-server" };
+        Ok(Self { program: program.to_owned(), name: format!("{kind} {version}") })
     }
 
     /// Returns its name and version.
@@ -75,8 +82,8 @@ impl RedisPeer {
         context: &RunContext,
         persistence: PeerPersistence,
     ) -> Result<RespServer, LabError> {
-        let folder = format!("{}-{}", self.program, persistence.name());
-        RespServer::redis(context, self.program, &folder, &persistence.options())
+        let folder = format!("{}-{}", self.name.replace(' ', "-"), persistence.name());
+        RespServer::redis(context, &self.program, &folder, &persistence.options())
     }
 }
 

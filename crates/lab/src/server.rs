@@ -90,7 +90,7 @@ impl RespServer {
     /// Starts a server that takes Redis's options on an empty folder, without snapshots or rewrites.
     pub(crate) fn redis(
         context: &RunContext,
-        program: &'static str,
+        program: &str,
         folder: &str,
         options: &[&str],
     ) -> Result<Self, LabError> {
@@ -155,16 +155,16 @@ fn resident_bytes(pid: u32) -> Option<u64> {
 /// A child process that is not ready yet. Dropping it stops the process.
 #[derive(Debug)]
 struct StartingServer {
-    program: &'static str,
+    program: String,
     child: Option<Child>,
     log: PathBuf,
 }
 
 impl StartingServer {
-    fn spawn(program: &'static str, mut command: Command, folder: &Path) -> Result<Self, LabError> {
+    fn spawn(program: &str, mut command: Command, folder: &Path) -> Result<Self, LabError> {
         let log = folder.join("log");
         let child = Some(spawn_with_log(program, &mut command, &log)?);
-        Ok(Self { program, child, log })
+        Ok(Self { program: program.to_owned(), child, log })
     }
 
     /// Polls until `look` returns a value, the child has ended, or [`READY_MAX`] has passed.
@@ -190,7 +190,7 @@ impl StartingServer {
         let log = fs::read_to_string(&self.log).unwrap_or_default();
         let last = log.lines().rev().find(|line| !line.trim().is_empty());
         LabError::Start {
-            program: self.program.to_owned(),
+            program: self.program.clone(),
             reason: format!("{what}; last line of its log: {}", last.unwrap_or("none")),
         }
     }

@@ -17,8 +17,8 @@ use std::fs::File;
 use std::net::SocketAddr;
 
 /// Interval in which servers that have settled use less than [`SETTLED_CPU`]; after [`SETTLE_MAX`] a turn starts anyway.
-const SETTLE_INTERVAL: Nanos = Nanos::from_millis(4);
-const SETTLED_CPU: Nanos = Nanos(400_000);
+const SETTLE_INTERVAL: Nanos = Nanos::from_millis(2);
+const SETTLED_CPU: Nanos = Nanos(200_000);
 const SETTLE_MAX: Nanos = Nanos::from_millis(400);
 
 /// The start of the compared servers: durability, sizes, options.

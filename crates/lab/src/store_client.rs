@@ -1,8 +1,8 @@
-//! A client that stores into an in-process device as fast as the device accepts commands.
+//! A client that reads and stores in an in-process device as fast as the device accepts commands.
 //!
 //! Input: keys and values.
-//! Output: one acknowledged store each, or the error that ends the measurement.
-//! Invariant: at most [`DEPTH`] stores are in flight, and none is left when [`StoreClient::drain`] returns.
+//! Output: one completed command each, or the error that ends the measurement.
+//! Invariant: at most [`DEPTH`] commands are in flight, and none is left when [`StoreClient::drain`] returns.
 
 use crate::experiment::LabError;
 use bytes::Bytes;
@@ -14,9 +14,9 @@ use headwater_ssd::command::{
 use headwater_ssd::engine::{DeviceConfig, DeviceStats, SsdDevice, StartTime};
 use headwater_ssd::media::Media;
 
-/// Maximum number of stores in flight. One poll of the device examines 256 records of a victim block: with many more
+/// Maximum number of commands in flight. One poll of the device examines 256 records of a victim block: with many more
 /// stores a poll, stores would always wait for garbage collection.
-const DEPTH: usize = 16;
+pub(crate) const DEPTH: usize = 16;
 const FRONT_END: FrontEndId = FrontEndId(1);
 
 /// A device and its stores in flight.
@@ -26,6 +26,7 @@ pub(crate) struct StoreClient<M> {
     clock: Clock,
     token: u64,
     in_flight: usize,
+    read_bytes: u64,
 }
 
 impl<M: Media> StoreClient<M> {
@@ -34,10 +35,10 @@ impl<M: Media> StoreClient<M> {
         let start = StartTime { now: clock.now(), wall: clock.wall() };
         let device = SsdDevice::open(media, config, start, &mut |_| {})
             .map_err(|error| failed(format!("cannot open it: {error}")))?;
-        Ok(Self { device, clock: *clock, token: 0, in_flight: 0 })
+        Ok(Self { device, clock: *clock, token: 0, in_flight: 0, read_bytes: 0 })
     }
 
-    /// Stores a value; waits while the maximum number of stores is in flight.
+    /// Stores a value; waits while the maximum number of commands is in flight.
     pub(crate) fn store(&mut self, key: Bytes, value: Bytes) -> Result<(), LabError> {
         let command = SsdCommand::Store {
             key,
@@ -46,6 +47,26 @@ impl<M: Media> StoreClient<M> {
             expiry: RecordExpiry::Never,
         };
         self.submit(command)?;
+        self.wait_for_place()
+    }
+
+    /// Reads a value, of which only the bytes are counted; waits while the maximum number of commands is in flight.
+    pub(crate) fn retrieve(&mut self, key: Bytes) -> Result<(), LabError> {
+        self.submit(SsdCommand::Retrieve {
+            key,
+            sink: ValueSink::Bytes(Vec::new()),
+            bytes_max: u32::MAX,
+            release: ReadRelease::WhenDurable,
+        })?;
+        self.wait_for_place()
+    }
+
+    /// Returns the bytes of all values that were read.
+    pub(crate) fn read_bytes(&self) -> u64 {
+        self.read_bytes
+    }
+
+    fn wait_for_place(&mut self) -> Result<(), LabError> {
         while self.in_flight >= DEPTH {
             self.poll()?;
         }
@@ -113,6 +134,7 @@ impl<M: Media> StoreClient<M> {
             if completion.status != Status::SUCCESS {
                 return Err(failed(format!("a command completed with status {}", completion.status)));
             }
+            self.read_bytes += completion.sink.len() as u64;
             last = Some(completion.sink);
         }
         if !moved && self.in_flight == before {

@@ -42,12 +42,12 @@ pub(crate) const EXPERIMENT: LabExperiment = LabExperiment {
 /// Time that a quick run reserves to stop its servers and to print.
 const RESERVE: Nanos = Nanos::from_millis(1_500);
 /// Maximum duration of one scenario of a quick run on a machine that is not overloaded.
-const SCENARIO_QUICK: Nanos = Nanos::from_millis(1_500);
+const SCENARIO_QUICK: Nanos = Nanos::from_millis(1_200);
 /// The rounds of a quick run.
 const QUICK: RoundPlan = RoundPlan { rounds: 5, span: Nanos::from_millis(50) };
 const FULL: RoundPlan = RoundPlan { rounds: 7, span: Nanos::from_millis(1_000) };
-/// Bytes of the node's flash: six times the longest data.
-const CAPACITY_BYTES: u64 = 512 << 20;
+/// Bytes of the node's flash: four times the longest data.
+const CAPACITY_BYTES: u64 = 384 << 20;
 /// Device DRAM that holds all of the data, as the peers do.
 const MEMORY: &str = "256MiB";
 
