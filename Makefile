@@ -9,12 +9,12 @@ RESP ?=
 SERVE_ARGS ?=
 PREFIX ?= /usr/local
 FUZZ_SECONDS ?= 60
-FIGURES ?= copy device resp pool udma io attach tcp idle waf index recovery source large mixed cold tight
+FIGURES ?= copy device resp pool udma io attach tcp idle waf index recovery source large mixed cold tight rocksdb
 FIGURES_ARGS ?= --quick
 FUZZ_TARGETS := admin_command admission attach_message backup_message command_decode data_pointer resp media_recovery media_version2 superblock commit_record page_spare record_header config vfio_user tcp_target tcp_initiator psk_interchange nvme_driver
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: help run build test test-tools test-loom test-tls test-vm test-clients fio test-fio test-instructions swarm mutants tamper test-media soak soak-node proof lab figures fuzz header capi install-capi deny fmt clippy doc tidy check clean
+.PHONY: help run build test test-tools test-loom test-tls test-vm test-clients fio test-fio rocksdb test-rocksdb test-instructions swarm mutants tamper test-media soak soak-node proof lab figures fuzz header capi install-capi deny fmt clippy doc tidy check clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -73,6 +73,15 @@ test-fio: ## fio writes and verifies through the engine, on every kind of device
 	cargo build --package headwater-capi --package headwater-node
 	plugins/fio/build $(TARGET_DIR)/debug $(TARGET_DIR)/debug/fio
 	plugins/fio/verify $(abspath $(TARGET_DIR)/debug/fio/headwater.so) $(TARGET_DIR)/debug/headwater
+
+rocksdb: ## RocksDB's file system with pinned buffers, target/rocksdb/headwater.so (plugins/rocksdb/README.md)
+	@.ci/packages g++=g++ db_bench=rocksdb-tools
+	@[ -e /usr/include/rocksdb/file_system.h ] || .ci/packages rocksdb/file_system.h=librocksdb-dev
+	cargo build --release --package headwater-capi
+	plugins/rocksdb/build $(TARGET_DIR)/release $(TARGET_DIR)/rocksdb
+
+test-rocksdb: rocksdb ## db_bench writes, compacts, reads and verifies through the file system with each kind of memory
+	plugins/rocksdb/verify $(abspath $(TARGET_DIR)/rocksdb/headwater.so)
 
 # Unlike a time, a count does not depend on the load of the machine, so it guards the I/O path of a read.
 test-instructions: ## instructions of a read through a handle, by callgrind, at most those recorded (RECORD=1 renews)

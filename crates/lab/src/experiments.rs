@@ -14,6 +14,7 @@ mod mixed;
 mod pool;
 mod recovery;
 mod resp;
+mod rocksdb;
 mod source;
 mod tamper;
 mod tcp;
@@ -49,6 +50,7 @@ pub(crate) const TABLE: &[LabExperiment] = &[
     mixed::EXPERIMENT,
     cold::EXPERIMENT,
     tight::EXPERIMENT,
+    rocksdb::EXPERIMENT,
 ];
 
 #[cfg(test)]
