@@ -2,7 +2,7 @@
 //!
 //! Input: `db_bench` and the file system of `plugins/rocksdb`, which `make rocksdb` builds.
 //! Output: microseconds of an operation and operations a second by block length and method, and the claims
-//! `p3.udma.fig8` and `p3.udma.fig9`. The methods run interleaved on one database, in the paper's mode, random reads with
+//! `p3.udma.fig8` and `p3.udma.fig9`. The methods run interleaved on copies of one database, in the paper's mode, random reads with
 //! one write in ten, by one thread and almost without a block cache. Static memory, pinned once, is the floor.
 
 use crate::claim::{ClaimGoal, EvidenceLabel, LabClaim};
@@ -11,6 +11,7 @@ use crate::measure::{CompareCase, SampleSpread, run_interleaved};
 use crate::report::ReportRow;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::{fs, io};
 
 /// The experiment's entry in the table.
 pub(crate) const EXPERIMENT: LabExperiment = LabExperiment {
@@ -36,6 +37,16 @@ const RATE: (&str, ClaimGoal, &str) = (
 const METHODS: [&str; 3] = ["pool", "static", "each"];
 const POOL: usize = 0;
 const EACH: usize = 2;
+
+struct BenchPlan {
+    keys: u64,
+    rounds: usize,
+    /// Operations of a run.
+    operations: u64,
+}
+
+const FULL: BenchPlan = BenchPlan { keys: 500_000, rounds: 4, operations: 15_000 };
+const QUICK: BenchPlan = BenchPlan { keys: 100_000, rounds: 2, operations: 5_000 };
 const FULL_BLOCKS: &[u32] = &[4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10, 128 << 10];
 const QUICK_BLOCKS: &[u32] = &[4 << 10, 128 << 10];
 /// Environment variable with the path of the plugin.
@@ -112,30 +123,34 @@ impl DbBench {
         Ok(Self { plugin, version: format!("RocksDB's db_bench {version}") })
     }
 
-    /// Returns the microseconds of an operation in each round, by method.
+    /// Returns the microseconds of an operation in each round, by method. Each run has a copy of the same database, because
+    /// a run leaves tables behind that make the next one slower.
     fn measure(&self, context: &RunContext, block_bytes: u32) -> Result<Vec<Vec<f64>>, LabError> {
-        let (keys, seconds, rounds) = if context.is_quick() { (100_000, 1, 1) } else { (500_000, 2, 2) };
-        let folder = context.scratch().join(format!("rocksdb-{block_bytes}"));
-        let options = |benchmarks: &str| {
-            let mut options = vec![format!("--benchmarks={benchmarks}"), format!("--num={keys}")];
-            options.push(format!("--block_size={block_bytes}"));
-            options.push(format!("--db={}", folder.display()));
-            options
+        let plan = if context.is_quick() { QUICK } else { FULL };
+        let filled = context.scratch().join(format!("rocksdb-{block_bytes}"));
+        let copy = context.scratch().join(format!("rocksdb-{block_bytes}-copy"));
+        let options = |benchmarks: &str, folder: &Path| {
+            vec![
+                format!("--benchmarks={benchmarks}"),
+                format!("--num={}", plan.keys),
+                format!("--block_size={block_bytes}"),
+                format!("--db={}", folder.display()),
+            ]
         };
-        let mut fill = options("fillrandom,compact");
+        let mut fill = options("fillrandom,compact", &filled);
         fill.push("--disable_wal=1".to_owned());
         self.run(METHODS[POOL], &fill)?;
-        let mut work = options(LOAD);
-        work.extend(["--use_existing_db=1".to_owned(), format!("--duration={seconds}")]);
+        let mut work = options(LOAD, &copy);
+        work.extend(["--use_existing_db=1".to_owned(), format!("--reads={}", plan.operations)]);
         let one = |method: usize| -> Result<f64, LabError> {
+            copy_database(&filled, &copy)
+                .map_err(|source| LabError::Io { what: "copy the database", source })?;
             let text = self.run(METHODS[method], &work)?;
             parse(&text).ok_or_else(|| failed(format!("it printed no line of {LOAD}")))
         };
         let (mut pool, mut fixed, mut each) = (|| one(0), || one(1), || one(2));
         let mut contestants: [CompareCase<'_, f64, LabError>; 3] = [&mut pool, &mut fixed, &mut each];
-        let samples = run_interleaved(rounds, &mut contestants)?;
-        remove(&folder)?;
-        Ok(samples)
+        run_interleaved(plan.rounds, &mut contestants)
     }
 
     fn run(&self, method: &str, options: &[String]) -> Result<String, LabError> {
@@ -155,8 +170,22 @@ impl DbBench {
     }
 }
 
-fn remove(folder: &Path) -> Result<(), LabError> {
-    std::fs::remove_dir_all(folder).map_err(|source| LabError::Scratch { path: folder.to_owned(), source })
+/// Makes `copy` a copy of a closed database. Tables never change, so they are links.
+fn copy_database(filled: &Path, copy: &Path) -> io::Result<()> {
+    if copy.exists() {
+        fs::remove_dir_all(copy)?;
+    }
+    fs::create_dir(copy)?;
+    for entry in fs::read_dir(filled)? {
+        let path = entry?.path();
+        let Some(name) = path.file_name() else { continue };
+        if path.extension().is_some_and(|ending| ending == "sst") {
+            fs::hard_link(&path, copy.join(name))?;
+        } else {
+            fs::copy(&path, copy.join(name))?;
+        }
+    }
+    Ok(())
 }
 
 /// Returns the microseconds of an operation from the line of the load. Progress may stand before it on the same line.
@@ -183,6 +212,22 @@ mod tests {
         assert_eq!(parse(text), Some(73.077));
         assert_eq!(parse("... finished 100 ops \rreadrandomwriterandom : 5.5 micros/op"), Some(5.5));
         assert_eq!(parse("fillrandom : 9.8 micros/op"), None);
+    }
+
+    #[test]
+    fn copy_of_a_database_shares_its_tables_and_nothing_else() {
+        let context = RunContext::open(crate::RunOptions::default()).unwrap();
+        let (filled, copy) = (context.scratch().join("filled"), context.scratch().join("copy"));
+        fs::create_dir(&filled).unwrap();
+        fs::write(filled.join("7.sst"), "table").unwrap();
+        fs::write(filled.join("CURRENT"), "one").unwrap();
+        copy_database(&filled, &copy).unwrap();
+        fs::write(copy.join("CURRENT"), "changed").unwrap();
+        fs::write(copy.join("8.sst"), "of the run").unwrap();
+        copy_database(&filled, &copy).unwrap();
+        assert_eq!(fs::read_to_string(copy.join("CURRENT")).unwrap(), "one");
+        assert_eq!(fs::read_to_string(copy.join("7.sst")).unwrap(), "table");
+        assert!(!copy.join("8.sst").exists());
     }
 
     #[test]
