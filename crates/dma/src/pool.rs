@@ -1,11 +1,18 @@
-//! The pool: memory that is pinned once and reused many times.
+//! The pool: memory that is pinned once and reused many times, in three tiers by the length of a request (uDMA,
+//! section 4).
 //!
 //! Input: [`PoolRequest`]s. Output: [`PoolAllocation`]s, which return to the pool when they are dropped. Invariants: no byte is in
-//! two buffers; the pinned bytes never exceed the cap; the wait queue is served in order; a buffer may outlive the pool
-//! that made it.
+//! two buffers; the pinned bytes never exceed the cap; the wait queue is served in order, whatever the tier; a buffer may
+//! outlive the pool that made it.
 //!
-//! Allocation attempts, in order: the thread's cache, a free run, several free runs if the request allows them, growth,
-//! growth after retiring idle chunks, the caches of other threads; then [`PoolError::WouldBlock`] or the wait queue.
+//! Tiers: a small request gets a slot of blocks that stay pinned as long as the pool is open (static tier); a medium one
+//! memory of the pool's chunks; a large one a chunk of its own, pinned and unpinned with it (dynamic tier). The limits
+//! are [`TierThresholds`]; [`PoolStatistics::tiers`] counts. A small request without a free slot, and a large one for
+//! which the cap has no room, is served by the pool's chunks.
+//!
+//! Allocation attempts, in order: the thread's cache, the tier of the request, a free run, several free runs if the
+//! request allows them, growth, growth after retiring idle chunks, the caches of other threads; then
+//! [`PoolError::WouldBlock`] or the wait queue.
 //!
 //! # What this does not do
 //! It starts no transfer, and reads only the clock it is configured with.
@@ -14,19 +21,22 @@ pub use budget::PinTier;
 pub use charge::CapCharge;
 pub use config::{
     CAP_MAX, CHUNK_MAX, CHUNK_MIN, ChunkRule, ConfigError, PAPER_BLOCKS, PaperBlocks, PoolConfig,
-    PoolSharing, TierThresholds,
+    PoolSharing, STATIC_BYTES_DEFAULT, TierThresholds,
 };
+pub use dynamic::{DynamicError, ImportFuture, PinnableMemory, PinnedMemory};
 pub use error::PoolError;
 pub use lookup::{AddressLookup, PageState};
 pub use pinner::{
     MemoryPinner, MlockPinner, NoPinning, NodeRange, PinError, PinToken, PoolClock, SharedPinner,
     SharedRange, SimulatedCosts, SimulatedPinner, UnpinFailure, UringPinner, VfioPinner,
 };
-pub use placement::{AdmitError, MachineNodes, NodeId, NodePlacement, OneNode, default_placement};
+pub use placement::{
+    AdmitError, MachineNodes, NodeError, NodeId, NodePlacement, OneNode, default_placement, placement_on,
+};
 pub use process::PROCESS_POOL_CAP;
 pub use release::ReleaseTarget;
 pub use request::{PoolRequest, RequestShape, ZeroPolicy};
-pub use statistics::{BUCKETS, DurationHistogram, NodeStatistics, PoolStatistics, ServeCounts};
+pub use statistics::{BUCKETS, DurationHistogram, NodeStatistics, PoolStatistics, ServeCounts, TierCounts};
 pub use ticker::PoolTicker;
 pub use waiter::{AllocationFuture, PoolWaiter};
 
@@ -35,9 +45,11 @@ mod models;
 
 use crate::buffer::{DeviceSegment, PoolAllocation, PoolBuffer};
 use allocate::zero_if_requested;
+use calibration::TierChoice;
 use headwater_host::clock::Nanos;
-use headwater_host::reservation::PageSpan;
+use headwater_host::reservation::{PAGE_BYTES, PageSpan};
 use headwater_host::sync::Ordering;
+use headwater_host::width::narrow;
 use state::PoolState;
 use std::fmt;
 use std::ptr::NonNull;
@@ -46,10 +58,10 @@ use std::sync::Arc;
 pub mod calibration;
 pub mod dynamic;
 pub mod staging;
-pub mod tiers;
 
 mod allocate;
 mod arena;
+mod arena_tiers;
 mod budget;
 mod cache;
 mod charge;
@@ -70,6 +82,7 @@ mod state;
 mod statistics;
 mod thread_caches;
 mod ticker;
+mod tier_routing;
 mod validated_request;
 mod wait_queue;
 mod waiter;
@@ -182,6 +195,49 @@ impl Pool {
             self.state.refused.fetch_add(1, Ordering::Relaxed);
         }
         Ok(zero_if_requested(result?, request.zeroed))
+    }
+
+    /// Allocates contiguous memory in a chunk of its own, whatever the length: pinned with it, unpinned when it returns, and
+    /// charged to a tier. The static tier's users hold such memory as long as they exist.
+    ///
+    /// # Errors
+    /// As for [`allocate`](Self::allocate).
+    pub fn allocate_in(&self, tier: PinTier, request: &PoolRequest) -> Result<PoolBuffer, PoolError> {
+        let contiguous = PoolRequest { shape: RequestShape::Contiguous, ..*request };
+        let request = self.state.validate(&contiguous)?.in_own_chunk(tier);
+        let waiting = self.state.wait_queue.waiting();
+        let result = if waiting > 0 {
+            Err(PoolError::WouldBlock { bytes: request.bytes, waiting })
+        } else {
+            self.state.attempt(&request)
+        };
+        if result.is_err() {
+            self.state.refused.fetch_add(1, Ordering::Relaxed);
+        }
+        match zero_if_requested(result?, request.zeroed) {
+            PoolAllocation::Contiguous(buffer) => Ok(buffer),
+            PoolAllocation::Scattered(_) => unreachable!("a chunk is contiguous"),
+        }
+    }
+
+    /// Allocates `bytes` bytes in the dynamic tier, whatever the limits: pinned for one request.
+    ///
+    /// # Errors
+    /// As for [`allocate`](Self::allocate).
+    pub fn pin_for_request(&self, bytes: usize) -> Result<PoolBuffer, PoolError> {
+        self.allocate_in(PinTier::Dynamic, &PoolRequest::bytes(bytes))
+    }
+
+    /// Returns the tier that serves a request of `bytes` bytes, if it has room.
+    #[must_use]
+    pub fn tier(&self, bytes: usize) -> PinTier {
+        self.state.routing.tier(narrow(bytes.div_ceil(PAGE_BYTES).min(u32::MAX as usize)))
+    }
+
+    /// Returns the limits of the tiers, and their origin.
+    #[must_use]
+    pub fn tier_choice(&self) -> TierChoice {
+        self.state.routing.choice
     }
 
     /// Allocates memory for a request; blocks this thread in the wait queue for at most `span`.

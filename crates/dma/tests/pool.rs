@@ -102,8 +102,13 @@ fn no_two_buffers_overlap_and_every_page_is_counted_over_random_histories() {
     let seed = fastrand::u64(..);
     eprintln!("seed {seed}");
     let mut random = Rng::with_seed(seed);
-    for per_mille in [0, 50] {
-        let pool = Pool::open(PoolConfig { cache_per_mille: per_mille, ..config(16 * CHUNK) }).unwrap();
+    // Large requests have chunks of their own, and the static tier has fewer slots than there are small requests.
+    let tiers = TierThresholds { small_max: 8 * KIB, large_min: 130 * KIB };
+    for (per_mille, tiers, static_bytes) in
+        [(0, None, 0), (50, None, 0), (0, Some(tiers), 96 * KIB), (50, Some(tiers), 96 * KIB)]
+    {
+        let cache = PoolConfig { cache_per_mille: per_mille, ..config(16 * CHUNK) };
+        let pool = Pool::open(PoolConfig { tiers, static_bytes, ..cache }).unwrap();
         let mut held: Vec<HeldPayload> = Vec::new();
         for step in 0..4_000 {
             if random.u32(0..100) < 55 {
@@ -129,6 +134,9 @@ fn no_two_buffers_overlap_and_every_page_is_counted_over_random_histories() {
         drop(held);
         let statistics = pool.statistics();
         assert_eq!(statistics.in_use_bytes, 0, "nothing leaks");
+        assert_eq!(statistics.tier_bytes[2], 0, "a large buffer is unpinned as it returns");
+        assert_eq!(statistics.tier_bytes[0], static_bytes as u64);
+        assert!(tiers.is_none() || statistics.tiers.served.iter().all(|&served| served > 0));
         assert!(statistics.cached_bytes <= statistics.cap_bytes / 1_000 * u64::from(per_mille));
     }
 }
@@ -148,7 +156,9 @@ fn check_accounts(pool: &Pool, held: &[HeldPayload]) {
     assert_eq!(statistics.in_use_bytes, used as u64);
     assert!(statistics.tier_bytes[1] <= statistics.cap_bytes);
     let node = &statistics.nodes[0];
-    assert_eq!(node.pinned_bytes, node.free_bytes + used as u64 + statistics.cached_bytes);
+    let free = node.free_bytes + statistics.static_free_bytes;
+    assert_eq!(node.pinned_bytes, free + used as u64 + statistics.cached_bytes);
+    assert_eq!(node.pinned_bytes, statistics.tier_bytes.iter().sum::<u64>());
 }
 
 #[test]
@@ -178,6 +188,8 @@ fn impossible_configurations_are_typed_errors() {
         // These bounds were accepted, and the first tick with bytes in use panicked.
         PoolConfig { chunk_rule: ChunkRule::Adaptive { min: 4 * CHUNK, max: CHUNK }, ..config(4 * CHUNK) },
         PoolConfig { tiers: Some(TierThresholds { small_max: 9, large_min: 9 }), ..config(4 * CHUNK) },
+        PoolConfig { static_bytes: 2 * CHUNK + 4 * KIB, ..config(4 * CHUNK) },
+        PoolConfig { static_bytes: 100, ..config(4 * CHUNK) },
     ] {
         assert!(matches!(Pool::open(wrong), Err(PoolError::Config(_))));
     }
@@ -284,6 +296,8 @@ fn soak(span: Nanos) {
         placement: nodes.clone(),
         idle: Nanos::from_millis(5),
         chunk_rule: ChunkRule::Adaptive { min: CHUNK, max: 4 * CHUNK },
+        tiers: Some(TierThresholds { small_max: 4 * KIB, large_min: 600 * KIB }),
+        static_bytes: 32 * KIB,
         ..config(32 * CHUNK)
     };
     let pool = Pool::open(config).unwrap();
@@ -336,7 +350,9 @@ fn soak(span: Nanos) {
     for now in 0..64 {
         pool.tick(Nanos(u64::MAX / 2 + now * 5_000_000));
     }
-    assert_eq!(pool.statistics().tier_bytes, [0; 3], "unused memory is unpinned");
+    let tier_bytes = pool.statistics().tier_bytes;
+    assert_eq!(tier_bytes[1..], [0; 2], "unused memory is unpinned");
+    assert!([0, 32 << 10, 64 << 10].contains(&tier_bytes[0]), "{tier_bytes:?}");
 }
 
 #[test]

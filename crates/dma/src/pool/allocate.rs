@@ -1,19 +1,20 @@
 //! Allocation attempts: the order in which sources of memory are tried.
 //!
-//! Input: a [`ValidatedRequest`]. Output: a payload, or the reason why there is none now. A free run, several free runs, growth,
-//! growth after retiring idle chunks, the caches of other threads; node by node, the closest first. Invariant: nothing
-//! here waits, and a node that refuses does not keep the next one from being tried.
+//! Input: a [`ValidatedRequest`]. Output: a payload, or the reason why there is none now. The request's tier; then a free run,
+//! several free runs, growth, growth after retiring idle chunks, the caches of other threads; node by node, the closest
+//! first. Invariant: nothing here waits, and a node that refuses does not keep the next one from being tried.
 
 use super::arena::{GrowError, NodeArena};
+use super::budget::PinTier;
 use super::cache::CacheClass;
 use super::error::PoolError;
 use super::release::ReleaseTarget;
 use super::request::ZeroPolicy;
-use super::state::{AllocationResult, CacheSelection, PoolState, locked};
+use super::state::{AllocationResult, CacheSelection, NodeState, PoolState, locked};
 use super::thread_caches::{try_cache, with_cache};
-use super::validated_request::ValidatedRequest;
+use super::validated_request::{ChunkUse, ValidatedRequest};
 use crate::buffer::{PoolAllocation, PoolBuffer, ScatteredBuffer};
-use headwater_host::reservation::{PAGE_BYTES, PageSpan};
+use headwater_host::reservation::PageSpan;
 use headwater_host::sync::Ordering;
 
 /// Maximum number of extra spans that a miss takes for the cache.
@@ -32,7 +33,7 @@ impl PoolState {
 
     /// Takes a cached span for a request, also if this pool's cache is not the thread's last used one.
     pub(super) fn take_cached_for(&'static self, request: &ValidatedRequest) -> Option<(PageSpan, usize)> {
-        let class = request.class().filter(|_| self.caches_enabled)?;
+        let class = request.class.filter(|_| self.caches_enabled)?;
         with_cache(self, |cache| {
             let arena = cache.arena();
             if request.arena.is_some_and(|wanted| wanted != arena) {
@@ -46,7 +47,11 @@ impl PoolState {
     /// the first step of an allocation.
     pub(super) fn take_free_run(&'static self, bytes: usize) -> Option<(PageSpan, usize)> {
         let class = CacheClass::serving(bytes)?;
-        if self.caches_enabled || self.wait_queue.pressure() || !self.is_current_process() {
+        if self.caches_enabled
+            || self.wait_queue.pressure()
+            || !self.is_current_process()
+            || self.routing.tier(class.pages()) != PinTier::Pool
+        {
             return None;
         }
         let here = self.nearest_arena();
@@ -54,6 +59,7 @@ impl PoolState {
         let arena = guard.as_mut()?;
         let span = arena.contiguous(class.pages(), 1)?;
         arena.steps.contiguous += 1;
+        arena.tiers.count(PinTier::Pool, PinTier::Pool);
         Some((span, here))
     }
 
@@ -91,25 +97,20 @@ impl PoolState {
         index: usize,
         request: &ValidatedRequest,
     ) -> Result<PoolAllocation, GrowError> {
-        let class = request.class().filter(|_| self.caches_enabled);
+        let class = request.class.filter(|_| self.caches_enabled);
         let room = class.map_or(0, |class| self.cache_room(class, index));
         let mut extra = Vec::with_capacity(room);
         let node = &self.nodes[index];
         let mut guard = locked(&node.arena);
         let arena = guard.as_mut().ok_or(GrowError::Refused(PoolError::Closed))?;
-        let served = match arena.serve(request) {
-            Some(served) => served,
-            None => {
-                let chunk = self.chunk_bytes.load(Ordering::Relaxed);
-                arena.grow(request, chunk, &self.config, &self.budget, &node.bindings)?;
-                arena.steps.grown += 1;
-                // The chunk has at least the requested pages, contiguous.
-                let Some(served) = arena.serve_grown(request) else { return Err(GrowError::Full) };
-                served
-            }
-        };
+        let (served, by) = self.serve_on_node(node, arena, request)?;
+        arena.tiers.count(request.tier(), by);
         if let Some(class) = class {
-            extra.extend((0..room).map_while(|_| arena.contiguous(class.pages(), 1)));
+            let more = |arena: &mut NodeArena| match by {
+                PinTier::Static => arena.more_static_slots(class),
+                PinTier::Pool | PinTier::Dynamic => arena.contiguous(class.pages(), 1),
+            };
+            extra.extend((0..room).map_while(|_| more(arena)));
         }
         drop(guard);
         if let Some(class) = class {
@@ -118,14 +119,53 @@ impl PoolState {
         Ok(self.payload(served, request.bytes, index))
     }
 
+    /// Serves a request from one arena, with the tier that served it.
+    fn serve_on_node(
+        &self,
+        node: &NodeState,
+        arena: &mut NodeArena,
+        request: &ValidatedRequest,
+    ) -> Result<(ServedSpans, PinTier), GrowError> {
+        let (config, budget) = (&self.config, &self.budget);
+        let own = |arena: &mut NodeArena, tier| {
+            let span = arena.own_chunk(request, tier, config, budget, &node.bindings)?;
+            arena.steps.grown += 1;
+            Ok((ServedSpans::Own(span), tier))
+        };
+        match request.chunk_use {
+            ChunkUse::Own(tier) => return own(arena, tier),
+            ChunkUse::OwnPreferred => {
+                return own(arena, PinTier::Dynamic).or_else(|error| {
+                    let served = arena.serve(request).ok_or(error)?;
+                    Ok((served, PinTier::Pool))
+                });
+            }
+            ChunkUse::StaticSlot => {
+                if let Some(span) = arena.static_slot(request, config, budget, &node.bindings) {
+                    arena.steps.contiguous += 1;
+                    return Ok((ServedSpans::One(span), PinTier::Static));
+                }
+            }
+            ChunkUse::Pooled => {}
+        }
+        if let Some(served) = arena.serve(request) {
+            return Ok((served, PinTier::Pool));
+        }
+        let chunk = self.chunk_bytes.load(Ordering::Relaxed);
+        arena.grow(request, chunk, config, budget, &node.bindings)?;
+        arena.steps.grown += 1;
+        // The chunk has at least the requested pages, contiguous.
+        let served = arena.serve_grown(request).ok_or(GrowError::Full)?;
+        Ok((served, PinTier::Pool))
+    }
+
     /// Unpins idle chunks of any node if that makes room for the request, and grows.
     fn attempt_after_retiring(
         &'static self,
         order: &[usize],
         request: &ValidatedRequest,
     ) -> Option<PoolAllocation> {
-        let granule = self.config.granule();
-        let bytes = (request.pages as usize * PAGE_BYTES).next_multiple_of(granule);
+        let bytes = request.pin_bytes(self.config.granule());
         let idle: usize = self.nodes.iter().map(|node| self.idle_bytes(node)).sum();
         let missing = bytes.saturating_sub(self.budget.left());
         if missing == 0 || missing > idle {
@@ -141,6 +181,9 @@ impl PoolState {
     fn payload(&'static self, served: ServedSpans, bytes: usize, arena: usize) -> PoolAllocation {
         let home = ReleaseTarget::new(self, arena);
         match served {
+            ServedSpans::Own(span) => {
+                PoolAllocation::Contiguous(PoolBuffer::new(span, bytes, home.of_own_chunk()))
+            }
             ServedSpans::One(span) => PoolAllocation::Contiguous(PoolBuffer::new(span, bytes, home)),
             ServedSpans::Several(spans) => {
                 PoolAllocation::Scattered(ScatteredBuffer::new(spans, bytes, home))
@@ -177,6 +220,8 @@ impl PoolState {
 #[derive(Debug)]
 pub(super) enum ServedSpans {
     One(PageSpan),
+    /// All pages of a chunk that serves nothing else.
+    Own(PageSpan),
     Several(Vec<PageSpan>),
 }
 

@@ -7,16 +7,17 @@
 //! # What this does not do
 //! It decides nothing about caches, waiters or other nodes, and takes no lock itself.
 
+use super::arena_tiers::StaticState;
 use super::budget::{PinBudget, PinTier};
 use super::cache::CacheClass;
-use super::chunks::{ChunkId, ChunkTable};
+use super::chunks::{ChunkId, ChunkTable, PinnedChunk};
 use super::config::{PoolConfig, PoolSharing};
 use super::deferred::DeferredSpans;
 use super::error::PoolError;
 use super::pinner::{NodeRange, PinToken};
 use super::placement::NodeId;
 use super::planner;
-use super::statistics::{DurationHistogram, ServeCounts};
+use super::statistics::{DurationHistogram, ServeCounts, TierCounts};
 use super::validated_request::ValidatedRequest;
 use crate::buddy::{BuddyAllocator, PageRun};
 use headwater_host::clock::Nanos;
@@ -62,7 +63,7 @@ impl DeviceBindings {
 
     fn bind_chunk(&self, chunk: PageRun, iova: Option<u64>, slot: Option<u32>) {
         let first = chunk.first / self.granule_pages;
-        for granule in 0..chunk.pages / self.granule_pages {
+        for granule in 0..chunk.pages.div_ceil(self.granule_pages) {
             let at = (first + granule) as usize;
             let offset = u64::from(granule) * u64::from(self.granule_pages) * PAGE_BYTES as u64;
             let iova = iova.map_or(0, |iova| iova + offset + 1);
@@ -89,6 +90,11 @@ pub(super) struct NodeArena {
     pub(super) reservation: Reservation,
     pub(super) buddy: BuddyAllocator<Vec<u64>>,
     pub(super) chunks: ChunkTable,
+    pub(super) static_state: StaticState,
+    /// Chunks of one owner whose span has returned, to be unpinned.
+    pub(super) unused: Vec<ChunkId>,
+    /// Pages of chunks of one owner.
+    pub(super) own_pages: u64,
     deferred: DeferredSpans,
     /// Granules without a chunk.
     free_granules: BuddyAllocator<Vec<u64>>,
@@ -96,6 +102,7 @@ pub(super) struct NodeArena {
     /// Granules left empty after each chunk, where chunks must not be merged.
     gap: u32,
     pub(super) steps: ServeCounts,
+    pub(super) tiers: TierCounts,
     pub(super) pinning: DurationHistogram,
     /// Chunks pinned and chunks unpinned since the pool was opened.
     pub(super) grown: u64,
@@ -132,11 +139,15 @@ impl NodeArena {
             reservation,
             buddy,
             chunks: ChunkTable::new(granules, granule_pages),
+            static_state: StaticState::Unpinned,
+            unused: Vec::new(),
+            own_pages: 0,
             deferred: DeferredSpans::new(),
             free_granules: places,
             granule_pages,
             gap: u32::from(!config.pinner.can_merge()),
             steps: ServeCounts::default(),
+            tiers: TierCounts::default(),
             pinning: DurationHistogram::default(),
             grown: 0,
             retired: 0,
@@ -154,6 +165,11 @@ impl NodeArena {
             return Some(span);
         }
         self.allocate_run(pages, align_pages)
+    }
+
+    /// Takes the deferred span of a class.
+    pub(super) fn take_deferred(&mut self, class: CacheClass) -> Option<PageSpan> {
+        self.deferred.take(class)
     }
 
     fn allocate_run(&mut self, pages: u32, align_pages: u32) -> Option<PageSpan> {
@@ -191,7 +207,12 @@ impl NodeArena {
     /// Takes a span back, and keeps it unmerged until the next span of its class is returned.
     #[inline]
     pub(super) fn defer_span(&mut self, span: PageSpan) {
-        let other = match CacheClass::exactly(span.pages()) {
+        let class = CacheClass::exactly(span.pages()).filter(|_| {
+            // A chunk of one owner is unpinned at once.
+            let is_own = |chunk: &PinnedChunk| chunk.tier != PinTier::Pool && chunk.run.pages == span.pages();
+            self.own_pages == 0 || !self.chunks.at(span.first()).is_some_and(is_own)
+        });
+        let other = match class {
             Some(class) => self.deferred.keep(class, span),
             None => Some(span),
         };
@@ -210,8 +231,17 @@ impl NodeArena {
         any
     }
 
+    /// Returns true if a span may lie in a chunk that is not the pool's.
+    #[inline]
+    fn has_other_tiers(&self) -> bool {
+        self.own_pages > 0 || matches!(self.static_state, StaticState::Pinned(_))
+    }
+
     fn free_span(&mut self, span: PageSpan) {
         let run = self.reservation.release(span);
+        if self.has_other_tiers() && self.free_in_tier(run) {
+            return;
+        }
         let freed = self.buddy.free(run);
         assert!(freed.is_ok(), "a span is returned once");
         self.chunks.mark_free(run);
@@ -235,8 +265,12 @@ impl NodeArena {
             if !budget.reserve(PinTier::Pool, bytes) {
                 continue;
             }
-            match self.add_chunk(pages, request.align_pages, config, bindings) {
-                Ok(()) => return Ok(()),
+            match self.add_chunk(pages, request.align_pages, PinTier::Pool, config, bindings) {
+                Ok(run) => {
+                    let freed = self.buddy.free(run);
+                    assert!(freed.is_ok(), "a granule belongs to one chunk");
+                    return Ok(());
+                }
                 Err(error) => {
                     budget.release(PinTier::Pool, bytes);
                     last = if matches!(error, GrowError::Full) { last } else { error };
@@ -246,14 +280,16 @@ impl NodeArena {
         Err(last)
     }
 
-    fn add_chunk(
+    /// Commits and pins a chunk for a tier, whose bytes are reserved. Its pages are in use for the buddy allocator.
+    pub(super) fn add_chunk(
         &mut self,
         pages: u32,
         align_pages: u32,
+        tier: PinTier,
         config: &PoolConfig,
         bindings: &DeviceBindings,
-    ) -> Result<(), GrowError> {
-        let granules = pages / self.granule_pages + self.gap;
+    ) -> Result<PageRun, GrowError> {
+        let granules = pages.div_ceil(self.granule_pages) + self.gap;
         let align = (align_pages / self.granule_pages).max(1);
         let place = self.free_granules.allocate_aligned(granules, align);
         let place = place
@@ -270,11 +306,9 @@ impl NodeArena {
             }
         };
         bindings.bind_chunk(run, token.iova, token.slot);
-        self.chunks.add(run, token, backing);
-        let freed = self.buddy.free(run);
-        assert!(freed.is_ok(), "a granule belongs to one chunk");
+        self.chunks.add(PinnedChunk::unused(run, token, backing, tier));
         self.grown += 1;
-        Ok(())
+        Ok(run)
     }
 
     fn commit_and_pin(
@@ -333,16 +367,24 @@ impl NodeArena {
                 break;
             }
             if choose(since, run.bytes()) {
+                let taken = self.buddy.take(run);
+                assert!(taken.is_ok(), "all pages of an empty chunk are free");
                 back += self.remove_chunk(id, run, config, budget);
             }
         }
+        self.retire_unused(config, budget);
         back
     }
 
-    /// Unpins one empty chunk. Returns the bytes released: 0 if the device or the kernel did not release it.
-    fn remove_chunk(&mut self, id: ChunkId, run: PageRun, config: &PoolConfig, budget: &PinBudget) -> usize {
-        let taken = self.buddy.take(run);
-        assert!(taken.is_ok(), "all pages of an empty chunk are free");
+    /// Unpins one unused chunk, whose pages are in use for the buddy allocator. Returns the bytes released: 0 if the
+    /// device or the kernel did not release it.
+    pub(super) fn remove_chunk(
+        &mut self,
+        id: ChunkId,
+        run: PageRun,
+        config: &PoolConfig,
+        budget: &PinBudget,
+    ) -> usize {
         let Some(chunk) = self.chunks.remove(id) else { return 0 };
         let unpinned = config.pinner.unpin(chunk.token).is_ok();
         if !unpinned || self.reservation.decommit(run).is_err() {
@@ -351,7 +393,7 @@ impl NodeArena {
             return 0;
         }
         self.release_granules(run);
-        budget.release(PinTier::Pool, run.bytes());
+        budget.release(chunk.tier, run.bytes());
         self.retired += 1;
         run.bytes()
     }
@@ -360,13 +402,13 @@ impl NodeArena {
         if self.reservation.backing(run.first).is_some() {
             return;
         }
-        let pages = run.pages / self.granule_pages + self.gap;
+        let pages = run.pages.div_ceil(self.granule_pages) + self.gap;
         let freed = self.free_granules.free(PageRun { first: run.first / self.granule_pages, pages });
         assert!(freed.is_ok(), "granules are returned once");
     }
 
     #[inline]
-    fn claim(&mut self, run: PageRun) -> PageSpan {
+    pub(super) fn claim(&mut self, run: PageRun) -> PageSpan {
         self.chunks.mark_used(run);
         match self.reservation.claim(run) {
             Ok(span) => span,

@@ -107,7 +107,7 @@ pub(super) struct ThreadCache<T> {
     quota: usize,
     /// The arena of the spans.
     arena: usize,
-    hits: u64,
+    hits: [u64; CLASSES],
     /// Hits at the last check by a tick.
     hits_at_last_check: u64,
 }
@@ -120,7 +120,7 @@ impl<T> ThreadCache<T> {
             bytes: 0,
             quota: 0,
             arena,
-            hits: 0,
+            hits: [0; CLASSES],
             hits_at_last_check: 0,
         }
     }
@@ -136,7 +136,7 @@ impl<T> ThreadCache<T> {
     pub(super) fn pop(&mut self, class: CacheClass) -> Option<T> {
         let span = self.stacks[class.0 as usize].pop()?;
         self.bytes -= class.bytes();
-        self.hits += 1;
+        self.hits[class.0 as usize] += 1;
         Some(span)
     }
 
@@ -169,9 +169,14 @@ impl<T> ThreadCache<T> {
     }
 
     /// Returns the requests served since the cache was created.
-    #[inline]
     pub(super) fn hits(&self) -> u64 {
-        self.hits
+        self.hits.iter().sum()
+    }
+
+    /// Returns those of them for at most `pages` pages.
+    pub(super) fn hits_up_to(&self, pages: u32) -> u64 {
+        let classes = PAGES.iter().zip(self.hits);
+        classes.take_while(|&(&class, _)| u32::from(class) <= pages).map(|(_, hits)| hits).sum()
     }
 
     /// Returns the bytes that the quota leaves.
@@ -221,9 +226,8 @@ impl<T> ThreadCache<T> {
 
     /// Returns true if no request was served since the last call.
     pub(super) fn take_idle(&mut self) -> bool {
-        let idle = self.hits == self.hits_at_last_check;
-        self.hits_at_last_check = self.hits;
-        idle
+        let hits = self.hits();
+        std::mem::replace(&mut self.hits_at_last_check, hits) == hits
     }
 }
 

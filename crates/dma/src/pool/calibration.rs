@@ -7,9 +7,9 @@
 //! [`TierChoice::of`] resolves both.
 //!
 //! Rule of `calibrated`. Small: one page, which is one entry of a PRP list, if copying a page is cheaper than every way
-//! of pinning it; else none. Large: from m on, since such a request would fill a chunk by itself. Import: the smallest
-//! measured size from which on, at every measured size, preparing the caller's resident memory for the device was
-//! cheaper than copying it to prepared memory, both with cold caches; never, if there is no such size.
+//! of pinning it; else none. Large: from m on, since such a request would fill a chunk by itself, but not below 4 MiB.
+//! Import: the smallest measured size from which on, at every measured size, preparing the caller's resident memory for
+//! the device was cheaper than copying it to prepared memory, both with cold caches; never, if there is no such size.
 
 use super::{PoolConfig, TierThresholds};
 use headwater_host::calibration::memory::{MemoryCost, MemoryCosts};
@@ -23,6 +23,10 @@ pub const TIERS_VARIABLE: &str = "HEADWATER_TIERS";
 
 /// Bytes of a page: the largest small request that calibration chooses.
 const SMALL: usize = 4_096;
+
+/// The smallest large request that calibration chooses: that of section 4.1 of the paper. Below it, memory that is kept
+/// pinned for the next request costs the system little, and memory pinned for one request costs more than its transfer.
+const LARGE: usize = 4 << 20;
 
 /// A method to prepare resident memory for a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -148,6 +152,11 @@ impl TierChoice {
         if let Some(borders) = tiers_variable().map_or(Ok(None), |text| TierThresholds::parse(&text))? {
             return Ok(Self::tiers_variable(borders));
         }
+        if config.static_bytes == 0 {
+            // Without a static tier nothing depends on the costs but imports, which are chosen when they are made.
+            let thresholds = TierThresholds { small_max: 0, large_min: LARGE.max(config.chunk) };
+            return Ok(Self { thresholds, import_min: None, origin: ChoiceOrigin::Calibration });
+        }
         static COSTS: OnceLock<MemoryCosts> = OnceLock::new();
         let costs = COSTS.get_or_init(|| MemoryCosts::load_or_measure(&Clock::start()));
         Ok(Self::calibrated(costs, config.chunk, PrepareMethod::default_for(costs)))
@@ -173,7 +182,7 @@ impl TierChoice {
         };
         let page = costs.rows.first();
         let small_max = if page.is_none_or(copies) { SMALL } else { 0 };
-        let thresholds = TierThresholds { small_max, large_min: chunk.max(small_max + 1) };
+        let thresholds = TierThresholds { small_max, large_min: LARGE.max(chunk) };
         let import_min = way.cheaper_from(costs).map(|bytes| bytes.max(small_max + 1));
         Self { thresholds, import_min, origin: ChoiceOrigin::Calibration }
     }

@@ -18,6 +18,15 @@ pub struct CapCharge {
 
 impl CapCharge {
     pub(super) fn take(state: &'static PoolState, tier: PinTier, bytes: usize) -> Result<Self, PoolError> {
+        Self::check(state, bytes)?;
+        // Waiting requests have priority.
+        let waiting = state.wait_queue.waiting();
+        let taken = if waiting > 0 { None } else { Self::try_take(state, tier, bytes) };
+        taken.ok_or(PoolError::WouldBlock { bytes, waiting })
+    }
+
+    /// Checks that the pool can ever grant a charge of `bytes` bytes.
+    pub(super) fn check(state: &'static PoolState, bytes: usize) -> Result<(), PoolError> {
         if !state.is_current_process() {
             return Err(PoolError::Forked);
         }
@@ -25,15 +34,13 @@ impl CapCharge {
             return Err(PoolError::Closed);
         }
         let most = state.budget.request_max();
-        if bytes > most {
-            return Err(PoolError::OverCap { bytes, max: most });
-        }
-        // Waiting requests have priority.
-        let waiting = state.wait_queue.waiting();
-        if waiting > 0 || !state.charge(tier, bytes) {
-            return Err(PoolError::WouldBlock { bytes, waiting });
-        }
-        Ok(Self { state, tier, bytes })
+        if bytes > most { Err(PoolError::OverCap { bytes, max: most }) } else { Ok(()) }
+    }
+
+    /// Takes a charge without regard to waiting requests.
+    pub(super) fn try_take(state: &'static PoolState, tier: PinTier, bytes: usize) -> Option<Self> {
+        // Not `then_some`: a value that is dropped releases bytes.
+        state.charge(tier, bytes).then(|| Self { state, tier, bytes })
     }
 
     /// Returns the bytes charged.

@@ -1,9 +1,10 @@
 //! The chunk table of an arena: the chunk of each page, the used pages of each chunk, and the empty chunks.
 //!
 //! Input: pinned chunks; runs handed out and returned. Output: the chunks that may be unpinned. Invariant: a chunk's
-//! `used` is the number of its claimed pages; the empty chunks are exactly those with `used` 0. Every operation is one
-//! table look-up per chunk that a run touches, regardless of the number of chunks.
+//! `used` is the number of its claimed pages; the empty chunks are exactly those of the pool's tier with `used` 0. Every
+//! operation is one table look-up per chunk that a run touches, regardless of the number of chunks.
 
+use super::budget::PinTier;
 use super::pinner::PinToken;
 use headwater_host::clock::Nanos;
 use headwater_host::reservation::{Backing, PageRun};
@@ -15,11 +16,24 @@ pub(super) struct PinnedChunk {
     pub(super) run: PageRun,
     pub(super) token: PinToken,
     pub(super) backing: Backing,
+    /// The tier that it is charged to. Only chunks of the pool serve requests of any kind, and are listed when empty.
+    pub(super) tier: PinTier,
     /// Time at which a tick first saw it empty; `None` while it is used or before such a tick.
     pub(super) empty_since: Option<Nanos>,
     used: u32,
     /// Index among the empty chunks.
     empty_index: usize,
+}
+
+impl PinnedChunk {
+    /// Returns a chunk of which all pages are free.
+    pub(super) fn unused(run: PageRun, token: PinToken, backing: Backing, tier: PinTier) -> Self {
+        Self { run, token, backing, tier, empty_since: None, used: 0, empty_index: 0 }
+    }
+
+    fn is_pooled(&self) -> bool {
+        self.tier == PinTier::Pool
+    }
 }
 
 /// Identifier of a chunk, valid as long as the chunk exists.
@@ -55,26 +69,30 @@ impl ChunkTable {
         }
     }
 
-    /// Adds a new chunk, all of it free. It consists of whole granules without a chunk.
-    pub(super) fn add(&mut self, run: PageRun, token: PinToken, backing: Backing) {
+    /// Adds a new chunk, all of it free, in granules without a chunk. A chunk of another tier than the pool's may end
+    /// inside a granule, whose rest stays without memory.
+    pub(super) fn add(&mut self, chunk: PinnedChunk) {
         let index = self.free_slots.pop().unwrap_or_else(|| {
             self.slots.push(None);
             narrow(self.slots.len() - 1)
         });
-        let among_empty = self.empty.len();
-        self.slots[index as usize] =
-            Some(PinnedChunk { run, token, backing, empty_since: None, used: 0, empty_index: among_empty });
-        self.empty.push(index);
+        let run = chunk.run;
+        self.slots[index as usize] = Some(PinnedChunk { empty_index: self.empty.len(), ..chunk });
+        if chunk.is_pooled() {
+            self.empty.push(index);
+            self.empty_pages += u64::from(run.pages);
+        }
         let granules = self.granules(run);
         self.by_granule[granules].fill(index);
         self.pages += u64::from(run.pages);
-        self.empty_pages += u64::from(run.pages);
     }
 
-    /// Removes an empty chunk. Returns `None` if it is used or does not exist.
+    /// Removes an unused chunk. Returns `None` if it is used or does not exist.
     pub(super) fn remove(&mut self, id: ChunkId) -> Option<PinnedChunk> {
         let chunk = self.slots.get(id.0 as usize).copied().flatten().filter(|chunk| chunk.used == 0)?;
-        self.remove_from_empty(chunk);
+        if chunk.is_pooled() {
+            self.remove_from_empty(chunk);
+        }
         self.slots[id.0 as usize] = None;
         self.free_slots.push(id.0);
         let granules = self.granules(chunk.run);
@@ -94,7 +112,7 @@ impl ChunkTable {
             let was_empty = chunk.used == 0;
             chunk.used += end - at;
             assert!(chunk.used <= chunk.run.pages, "{} of {} pages are used", chunk.used, chunk.run.pages);
-            if was_empty {
+            if was_empty && chunk.is_pooled() {
                 chunk.empty_since = None;
                 let chunk = *chunk;
                 self.remove_from_empty(chunk);
@@ -113,7 +131,7 @@ impl ChunkTable {
             let end = chunk.run.end().min(run.end());
             assert!(chunk.used >= end - at, "{} pages are freed, {} are used", end - at, chunk.used);
             chunk.used -= end - at;
-            if chunk.used == 0 {
+            if chunk.used == 0 && chunk.is_pooled() {
                 (chunk.empty_index, chunk.empty_since) = (self.empty.len(), None);
                 self.empty_pages += u64::from(chunk.run.pages);
                 self.empty.push(index);
@@ -128,7 +146,18 @@ impl ChunkTable {
         self.slots.get(index as usize)?.as_ref()
     }
 
-    /// Returns the empty chunks.
+    /// Returns the pages of a chunk.
+    pub(super) fn run_of(&self, id: ChunkId) -> Option<PageRun> {
+        Some(self.slots.get(id.0 as usize)?.as_ref()?.run)
+    }
+
+    /// Returns the number of the chunk that contains a page.
+    pub(super) fn id_at(&self, page: u32) -> Option<ChunkId> {
+        let index = *self.by_granule.get((page >> self.granule_shift) as usize)?;
+        (index != NO_CHUNK).then_some(ChunkId(index))
+    }
+
+    /// Returns the empty chunks of the pool.
     pub(super) fn empty(&self) -> impl Iterator<Item = (ChunkId, &PinnedChunk)> {
         self.empty
             .iter()
@@ -144,7 +173,7 @@ impl ChunkTable {
         }
     }
 
-    /// Returns the pages in empty chunks.
+    /// Returns the pages in empty chunks of the pool.
     pub(super) fn empty_pages(&self) -> u64 {
         self.empty_pages
     }
@@ -180,7 +209,8 @@ impl ChunkTable {
 
     fn granules(&self, run: PageRun) -> std::ops::Range<usize> {
         let granule = |page: u32| (page >> self.granule_shift) as usize;
-        granule(run.first)..granule(run.end())
+        // Only the last granule of a chunk can be partly filled.
+        granule(run.first)..granule(run.end() - 1) + 1
     }
 }
 
@@ -198,7 +228,8 @@ mod tests {
     fn table() -> ChunkTable {
         let mut chunks = ChunkTable::new(8, 16);
         for (first, pages) in [(0, 16), (16, 48), (96, 32)] {
-            chunks.add(PageRun { first, pages }, PinToken::at(0, 0), Backing::Small);
+            let run = PageRun { first, pages };
+            chunks.add(PinnedChunk::unused(run, PinToken::at(0, 0), Backing::Small, PinTier::Pool));
         }
         chunks
     }
@@ -234,6 +265,21 @@ mod tests {
         assert!(chunks.at(20).is_none());
         assert_eq!(chunks.at(127).unwrap().run.first, 96);
         assert_eq!(empty_of(&chunks), [0, 96]);
+    }
+
+    #[test]
+    fn chunk_of_another_tier_is_never_listed_as_empty_and_may_end_inside_a_granule() {
+        let mut chunks = ChunkTable::new(8, 16);
+        let run = PageRun { first: 32, pages: 20 };
+        let chunk = PinnedChunk::unused(run, PinToken::at(0, 0), Backing::Small, PinTier::Dynamic);
+        chunks.add(chunk);
+        assert_eq!((chunks.empty_pages(), chunks.pages(), empty_of(&chunks).len()), (0, 20, 0));
+        chunks.mark_used(run);
+        let id = chunks.id_at(51).unwrap();
+        assert!(chunks.remove(id).is_none(), "it is used");
+        chunks.mark_free(run);
+        assert_eq!((chunks.remove(id).unwrap().run, chunks.pages(), chunks.id_at(51)), (run, 0, None));
+        assert!(empty_of(&chunks).is_empty());
     }
 
     #[test]

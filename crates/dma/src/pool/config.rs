@@ -136,6 +136,27 @@ pub enum ConfigError {
         /// Smallest large request.
         large_min: usize,
     },
+    /// The environment variable of the tiers holds no setting.
+    #[error(
+        "the environment variable HEADWATER_TIERS is not a tier setting: \
+         use calibrated, paper-4.1, paper-5.2, or SMALL:LARGE in bytes with SMALL below LARGE, or unset it"
+    )]
+    TiersVariable,
+    /// The text names no limits of tiers.
+    #[error(
+        "not a tier setting: use calibrated, paper-4.1, paper-5.2, or SMALL:LARGE in bytes with SMALL below LARGE"
+    )]
+    TiersText,
+    /// The blocks of the static tier are not whole pages, or more than half of the cap.
+    #[error(
+        "a static tier of {bytes} bytes is not possible: choose a multiple of 4,096 up to {max}, or 0 for none"
+    )]
+    StaticBytes {
+        /// Configured value.
+        bytes: usize,
+        /// Largest.
+        max: usize,
+    },
 }
 
 /// Visibility of the pool's memory to other processes and devices by a descriptor.
@@ -155,6 +176,10 @@ pub const CHUNK_MAX: usize = 1 << 30;
 /// Largest address range that may be reserved for a node, in bytes.
 pub const CAP_MAX: usize = 1 << 40;
 
+/// Bytes of the static tier of a device's pool: three blocks of 1 MiB, the paper's number of blocks (section 4.2). They
+/// are not divided into blocks for reads and blocks for writes, because each slot is released separately.
+pub const STATIC_BYTES_DEFAULT: usize = 3 << 20;
+
 /// The configuration of a pool.
 #[derive(Clone, Debug)]
 pub struct PoolConfig {
@@ -173,6 +198,9 @@ pub struct PoolConfig {
     /// Tier thresholds. `None`: those of `HEADWATER_TIERS`, else the measured ones of this machine; see
     /// [`TierChoice::of`](super::calibration::TierChoice::of).
     pub tiers: Option<TierThresholds>,
+    /// Bytes of the static tier on each node: blocks for small requests, pinned with the first of these for as long as the
+    /// pool is open. 0 for none: small requests are then served as medium ones.
+    pub static_bytes: usize,
     /// Kinds of pages, in the order to try.
     pub backing: BackingOrder,
     /// Memory nodes: one arena each, the closest first. The default is [`MachineNodes`](super::MachineNodes) where
@@ -200,6 +228,7 @@ impl Default for PoolConfig {
             idle: Nanos::from_millis(10_000),
             min_idle: 0,
             tiers: None,
+            static_bytes: 0,
             backing: BackingOrder::default(),
             placement: default_placement(),
             pinner: Arc::new(NoPinning),
@@ -256,6 +285,10 @@ impl PoolConfig {
             && small_max >= large_min
         {
             return Err(ConfigError::Thresholds { small_max, large_min });
+        }
+        let most = self.cap / 2;
+        if self.static_bytes > most || !self.static_bytes.is_multiple_of(PAGE_BYTES) {
+            return Err(ConfigError::StaticBytes { bytes: self.static_bytes, max: most });
         }
         let mut nodes = self.placement.nodes();
         let named = nodes.len();

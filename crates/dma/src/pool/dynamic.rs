@@ -1,21 +1,27 @@
-//! The dynamic tier: memory pinned for one request (uDMA, section 4.1), or the caller's own memory, used in place.
+//! Imports: the caller's own memory, pinned in place by the dynamic tier. Memory that the tier makes for a large request
+//! (uDMA, section 4.1) is a chunk of the pool with one owner, as [`Pool::allocate`] and [`Pool::pin_for_request`]
+//! return it.
 //!
-//! Input: lengths, or memory by value. Output: [`PinnedMemory`] memory, which counts against the pool's cap and is pinned
-//! exactly as long as it lives. Invariant: memory that a device may still access is never reused: memory that is lent
+//! Input: memory by value. Output: [`PinnedMemory`], which counts against the pool's cap and is pinned exactly as long
+//! as it lives. An import waits in the same queue as every request of the pool. Invariant: memory that a device may still access is never reused: memory that is lent
 //! and not completed, or cannot be unpinned, stays pinned, counted and unused.
 //!
 //! Imported memory is taken by value, not borrowed: a borrow ends when its value is forgotten, but a device's access
 //! does not. So two imports never overlap, and as only whole pages are accepted, their pins do not overlap either.
 
-use super::{CapCharge, MemoryPinner, PinError, PinTier, PinToken, Pool, PoolError};
+use super::waiter::ChargeWaiter;
+use super::{CapCharge, MemoryPinner, Nanos, PinError, PinTier, PinToken, Pool, PoolError};
 use crate::buffer::{DeviceSegment, LendableMemory, LentBuffer};
-use crate::pool::staging::StagingMemory;
-use headwater_host::mapped_region::{MappedRegion, RegionError};
+use headwater_host::mapped_region::MappedRegion;
 use headwater_host::reservation::PAGE_BYTES;
 use headwater_host::shared_memory::SharedMemory;
+use headwater_host::sync::Ordering;
 use std::fmt;
+use std::future::Future;
 use std::ops::{Deref, DerefMut};
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 /// Memory whose address is stable when its value is moved, and that has no other user while the value lives.
 pub trait PinnableMemory: Send + 'static {
@@ -70,8 +76,8 @@ impl PinnableMemory for Box<[u8]> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DynamicError {
-    /// The request has no bytes.
-    #[error("a request for 0 bytes: request at least 1")]
+    /// The memory has no bytes.
+    #[error("0 bytes to pin: pass at least one page")]
     Empty,
     /// The memory shares a page with other memory, whose pin would end with this one.
     #[error(
@@ -83,9 +89,6 @@ pub enum DynamicError {
         /// Offset of the first byte in its page.
         off: usize,
     },
-    /// The kernel refused memory.
-    #[error(transparent)]
-    Region(#[from] RegionError),
     /// The pool's cap or its pinner refused.
     #[error(transparent)]
     Pool(#[from] PoolError),
@@ -106,47 +109,59 @@ pub struct PinnedMemory<M: PinnableMemory> {
 }
 
 impl Pool {
-    /// Returns `bytes` zeroed bytes, pinned for one request.
-    ///
-    /// # Errors
-    /// [`DynamicError`]: nothing is pinned, nothing is counted.
-    pub fn pin_for_request(&self, bytes: usize) -> Result<PinnedMemory<MappedRegion>, DynamicError> {
-        // The cap is checked before the kernel allocates.
-        let Some(pin_bytes) = bytes.checked_next_multiple_of(PAGE_BYTES) else {
-            return Err(PoolError::Overflow { bytes }.into());
-        };
-        if bytes == 0 {
-            return Err(DynamicError::Empty);
-        }
-        let charge = self.charge(PinTier::Dynamic, pin_bytes)?;
-        Ok(self.pin(MappedRegion::zeroed(bytes)?, charge).map_err(|(_, error)| error)?)
-    }
-
     /// Pins the caller's memory in place. [`PinnedMemory::into_memory`] returns it.
     ///
     /// # Errors
     /// [`DynamicError`] with the memory: nothing is pinned, nothing is counted.
     pub fn import<M: PinnableMemory>(&self, memory: M) -> Result<PinnedMemory<M>, (M, DynamicError)> {
-        self.pin_as(PinTier::Dynamic, memory)
+        let charge = check_pages(&memory).and_then(|bytes| Ok(self.charge(PinTier::Dynamic, bytes)?));
+        self.pin_charged(memory, charge)
     }
 
-    /// Pins memory for a tier.
-    pub(super) fn pin_as<M: PinnableMemory>(
+    /// Pins as [`import`](Self::import); blocks this thread in the wait queue for at most `span` until the cap has room.
+    ///
+    /// # Errors
+    /// [`PoolError::Timeout`] in a [`DynamicError`] if it had none in time; else as for [`import`](Self::import).
+    pub fn import_within<M: PinnableMemory>(
         &self,
-        tier: PinTier,
         memory: M,
+        span: Nanos,
     ) -> Result<PinnedMemory<M>, (M, DynamicError)> {
-        let bytes = memory.pin_bytes();
-        let off = memory.address() % PAGE_BYTES;
-        if bytes == 0 {
-            return Err((memory, DynamicError::Empty));
-        }
-        if off != 0 || !bytes.is_multiple_of(PAGE_BYTES) {
-            return Err((memory, DynamicError::Misaligned { bytes, off }));
-        }
+        let charge =
+            check_pages(&memory).and_then(|bytes| Ok(self.charge_within(PinTier::Dynamic, bytes, span)?));
+        self.pin_charged(memory, charge)
+    }
+
+    /// Returns a future that pins the caller's memory as [`import`](Self::import) does, and waits in the wait queue until
+    /// the cap has room. Dropping it cancels the request and drops the memory.
+    pub fn import_async<M: PinnableMemory + Unpin>(&self, memory: M) -> ImportFuture<M> {
+        ImportFuture { pool: self.clone(), memory: Some(memory), waiter: None }
+    }
+
+    /// Charges as [`charge`](Self::charge); blocks this thread in the wait queue for at most `span`.
+    ///
+    /// # Errors
+    /// [`PoolError::Timeout`] if the cap had no room in time; else as for [`charge`](Self::charge).
+    pub fn charge_within(&self, tier: PinTier, bytes: usize, span: Nanos) -> Result<CapCharge, PoolError> {
         match self.charge(tier, bytes) {
-            Ok(charge) => self.pin(memory, charge).map_err(|(memory, error)| (memory, error.into())),
-            Err(error) => Err((memory, error.into())),
+            Err(PoolError::WouldBlock { .. }) => ChargeWaiter::join(self.state, tier, bytes).wait(span),
+            other => other,
+        }
+    }
+
+    /// Pins memory whose charge was taken.
+    fn pin_charged<M: PinnableMemory>(
+        &self,
+        memory: M,
+        charge: Result<CapCharge, DynamicError>,
+    ) -> Result<PinnedMemory<M>, (M, DynamicError)> {
+        match charge {
+            Ok(charge) => {
+                let pinned = self.pin(memory, charge).map_err(|(memory, error)| (memory, error.into()))?;
+                self.state.imported.fetch_add(1, Ordering::Relaxed);
+                Ok(pinned)
+            }
+            Err(error) => Err((memory, error)),
         }
     }
 
@@ -165,6 +180,66 @@ impl Pool {
     }
 }
 
+/// Returns the bytes to pin, if they are whole pages.
+fn check_pages(memory: &impl PinnableMemory) -> Result<usize, DynamicError> {
+    let (bytes, off) = (memory.pin_bytes(), memory.address() % PAGE_BYTES);
+    if bytes == 0 {
+        return Err(DynamicError::Empty);
+    }
+    if off != 0 || !bytes.is_multiple_of(PAGE_BYTES) {
+        return Err(DynamicError::Misaligned { bytes, off });
+    }
+    Ok(bytes)
+}
+
+/// A future for an import. Dropping it cancels the request in any state, and drops the memory.
+#[must_use = "a future does nothing unless it is polled"]
+pub struct ImportFuture<M: PinnableMemory + Unpin> {
+    pool: Pool,
+    /// `None` once the future is ready.
+    memory: Option<M>,
+    waiter: Option<ChargeWaiter>,
+}
+
+impl<M: PinnableMemory + Unpin> ImportFuture<M> {
+    /// Returns the charge, or registers the waker in the wait queue.
+    fn poll_charge(&mut self, bytes: usize, context: &Context<'_>) -> Poll<Result<CapCharge, PoolError>> {
+        if let Some(waiter) = &mut self.waiter {
+            return waiter.poll_wake(context);
+        }
+        match self.pool.charge(PinTier::Dynamic, bytes) {
+            Err(PoolError::WouldBlock { .. }) => {
+                let waiter = ChargeWaiter::join(self.pool.state, PinTier::Dynamic, bytes);
+                self.waiter.insert(waiter).poll_wake(context)
+            }
+            other => Poll::Ready(other),
+        }
+    }
+}
+
+impl<M: PinnableMemory + Unpin> Future for ImportFuture<M> {
+    type Output = Result<PinnedMemory<M>, (M, DynamicError)>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let Some(checked) = self.memory.as_ref().map(check_pages) else { return Poll::Pending };
+        let charge = match checked.map(|bytes| self.poll_charge(bytes, context)) {
+            Ok(Poll::Pending) => return Poll::Pending,
+            Ok(Poll::Ready(charge)) => charge.map_err(DynamicError::from),
+            Err(error) => Err(error),
+        };
+        match self.memory.take() {
+            Some(memory) => Poll::Ready(self.pool.pin_charged(memory, charge)),
+            None => Poll::Pending,
+        }
+    }
+}
+
+impl<M: PinnableMemory + Unpin> fmt::Debug for ImportFuture<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ImportFuture({} bytes)", self.memory.as_ref().map_or(0, PinnableMemory::pin_bytes))
+    }
+}
+
 impl<M: PinnableMemory> PinnedMemory<M> {
     /// Lends the bytes to a device.
     pub fn lend(self) -> LentBuffer<Self>
@@ -172,6 +247,18 @@ impl<M: PinnableMemory> PinnedMemory<M> {
         M: Deref<Target = [u8]>,
     {
         LentBuffer::new(self)
+    }
+
+    /// Returns the memory.
+    ///
+    /// # Panics
+    /// Never: the memory is taken only with the value.
+    #[must_use]
+    pub fn memory(&self) -> &M {
+        match &self.memory {
+            Some(memory) => memory,
+            None => unreachable!("pinned memory is taken apart once, by value"),
+        }
     }
 
     /// Unpins the memory and returns it.
@@ -259,25 +346,6 @@ impl<M: PinnableMemory + Deref<Target = [u8]>> LendableMemory for PinnedMemory<M
 
     fn quarantine(mut self) {
         leak_value((self.memory.take(), self.hold.take()));
-    }
-}
-
-/// A block of the static tier: accessed by copies only, as devices use other slots of it.
-impl StagingMemory for PinnedMemory<SharedMemory> {
-    fn bytes(&self) -> usize {
-        self.memory.as_ref().map_or(0, SharedMemory::bytes)
-    }
-
-    fn copy_to(&self, at: usize, into: &mut [u8]) {
-        if let Some(memory) = &self.memory {
-            memory.copy_to(at, into);
-        }
-    }
-
-    fn copy_from(&mut self, at: usize, from: &[u8]) {
-        if let Some(memory) = &mut self.memory {
-            memory.copy_from(at, from);
-        }
     }
 }
 

@@ -3,9 +3,10 @@
 //! Input: any address. Output: its node, chunk and buffer. Invariant: an address is only compared, never dereferenced;
 //! the result was correct at some moment during the call.
 
+use super::budget::PinTier;
 use super::error::PoolError;
 use super::placement::NodeId;
-use super::release::ReleaseTarget;
+use super::release::{OWN_CHUNK, ReleaseTarget};
 use super::state::PoolState;
 use crate::buffer::{DeviceSegment, PoolBuffer};
 use headwater_host::reservation::{AdoptError, ClaimState, PAGE_BYTES, PageRun, PageSpan};
@@ -75,7 +76,7 @@ pub(super) fn adopt(pool: &'static PoolState, address: *const u8) -> Result<Pool
     Ok(PoolBuffer::new(span, bytes, ReleaseTarget::new(pool, arena)))
 }
 
-/// Adopts the span that was leaked at an address, and returns it with its arena.
+/// Adopts the span that was leaked at an address, and returns it with the arena of its release target.
 #[inline]
 pub(super) fn take(pool: &'static PoolState, address: *const u8) -> Result<(usize, PageSpan), PoolError> {
     if !pool.is_current_process() {
@@ -83,5 +84,8 @@ pub(super) fn take(pool: &'static PoolState, address: *const u8) -> Result<(usiz
     }
     let arena = pool.nodes.iter().position(|node| node.table.contains(address));
     let arena = arena.ok_or(PoolError::Adopt(AdoptError::Outside))?;
-    Ok((arena, pool.nodes[arena].table.adopt(address)?))
+    let span = pool.nodes[arena].table.adopt(address)?;
+    // As long as a large request: it is a chunk by itself, which no cache keeps.
+    let is_large = pool.routing.tier(span.pages()) == PinTier::Dynamic;
+    Ok((if is_large { arena | OWN_CHUNK } else { arena }, span))
 }

@@ -16,8 +16,10 @@ use std::sync::PoisonError;
 impl PoolState {
     /// Performs one tick.
     pub(super) fn tick(&'static self, now: Nanos) {
-        let in_use = self.in_use();
-        let chunk = self.chunk_sizing.lock().unwrap_or_else(PoisonError::into_inner).sample(in_use);
+        let (in_use, own) = self.in_use();
+        // A large request gets a chunk of its own size, whatever m is.
+        let load = in_use.saturating_sub(own);
+        let chunk = self.chunk_sizing.lock().unwrap_or_else(PoisonError::into_inner).sample(load);
         if let Some(chunk) = chunk {
             self.chunk_bytes.store(chunk, Ordering::Relaxed);
         }
@@ -86,13 +88,17 @@ impl PoolState {
         let (cached_bytes, hits) = self.cached();
         let mut steps = ServeCounts { cache: hits, ..ServeCounts::default() };
         let mut pinning = DurationHistogram::default();
-        let (mut grown_chunks, mut retired_chunks) = (0, 0);
+        let (mut grown_chunks, mut retired_chunks, mut static_free_bytes) = (0, 0, 0);
+        let mut tiers = self.cached_by_tier();
+        tiers.imported = self.imported.load(Ordering::Relaxed);
         let nodes = self.nodes.iter().filter_map(|node| {
             self.with_arena(node, |arena| {
                 steps.add(arena.steps);
                 pinning.add(&arena.pinning);
                 grown_chunks += arena.grown;
                 retired_chunks += arena.retired;
+                tiers.add(arena.tiers);
+                static_free_bytes += arena.static_free_bytes();
                 node_statistics(node, arena)
             })
         });
@@ -102,7 +108,10 @@ impl PoolState {
             cap_bytes: self.budget.cap() as u64,
             chunk_bytes: self.chunk_bytes.load(Ordering::Relaxed) as u64,
             tier_bytes: PinTier::ALL.map(|tier| self.budget.pinned_by(tier) as u64),
-            in_use_bytes: self.in_use(),
+            tier_choice: self.routing.choice,
+            tiers,
+            static_free_bytes,
+            in_use_bytes: self.in_use().0,
             cached_bytes,
             quarantined_bytes: self.quarantined_bytes.load(Ordering::Relaxed),
             quarantined_buffers: self.quarantined_buffers.load(Ordering::Relaxed),

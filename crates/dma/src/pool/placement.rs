@@ -188,6 +188,76 @@ pub fn default_placement() -> Arc<dyn NodePlacement> {
     Arc::clone(USUAL.get_or_init(usual))
 }
 
+/// The error that a machine has no such memory node.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NodeError {
+    /// The machine has other nodes.
+    #[error("this machine has no memory node {node}: choose one of {nodes:?}, or name none")]
+    Unknown {
+        /// The node.
+        node: u32,
+        /// The nodes that have memory.
+        nodes: Vec<u32>,
+    },
+    /// Memory cannot be bound to a node.
+    #[error("memory cannot be placed on node {node}: {error}")]
+    Bind {
+        /// The node.
+        node: u32,
+        /// The kernel's error.
+        error: BindError,
+    },
+}
+
+/// One node of a machine with several.
+#[derive(Clone, Debug)]
+struct OnlyNode {
+    machine: MachineNodes,
+    node: NodeId,
+}
+
+impl NodePlacement for OnlyNode {
+    fn nodes(&self) -> Vec<NodeId> {
+        vec![self.node]
+    }
+
+    fn current(&self) -> NodeId {
+        self.node
+    }
+
+    fn distance(&self, from: NodeId, to: NodeId) -> u32 {
+        self.machine.distance(from, to)
+    }
+
+    fn binds(&self) -> bool {
+        true
+    }
+
+    fn admit(&self, node: NodeId, bytes: usize, backing: Backing) -> Result<(), AdmitError> {
+        self.machine.admit(node, bytes, backing)
+    }
+}
+
+/// Returns the placement of all memory on one node, by the kernel's number.
+///
+/// # Errors
+/// [`NodeError`]: the node has no memory, or memory cannot be bound to it.
+pub fn placement_on(node: NodeId) -> Result<Arc<dyn NodePlacement>, NodeError> {
+    let machine = MachineNodes::find().map_err(|error| NodeError::Bind { node: node.0, error })?;
+    place(machine, node)
+}
+
+fn place(machine: Option<MachineNodes>, node: NodeId) -> Result<Arc<dyn NodePlacement>, NodeError> {
+    let nodes = machine.as_ref().map_or_else(|| vec![NodeId(0)], MachineNodes::nodes);
+    match machine {
+        _ if !nodes.contains(&node) => {
+            Err(NodeError::Unknown { node: node.0, nodes: nodes.iter().map(|node| node.0).collect() })
+        }
+        Some(machine) => Ok(Arc::new(OnlyNode { machine, node })),
+        None => Ok(Arc::new(OneNode)),
+    }
+}
+
 #[cfg(test)]
 #[cfg(not(loom))]
 mod tests;

@@ -3,7 +3,7 @@
 //! Input: none. Output: a handle to the same pool every time. Invariant: it is opened once, on first use, and never
 //! closed.
 
-use super::{Pool, PoolConfig, PoolError};
+use super::{Pool, PoolConfig, PoolError, STATIC_BYTES_DEFAULT};
 use std::sync::OnceLock;
 
 /// The cap of the process's pool. Address space costs nothing; memory is committed as it is used.
@@ -22,6 +22,7 @@ impl Pool {
             Self::open(PoolConfig {
                 cap: PROCESS_POOL_CAP,
                 cap_max: PROCESS_POOL_CAP,
+                static_bytes: STATIC_BYTES_DEFAULT,
                 ..PoolConfig::default()
             })
         };

@@ -4,8 +4,9 @@
 //! cache; a thread that releases memory checks the wait queue afterwards.
 
 use super::cache::CacheClass;
+use super::charge::CapCharge;
 use super::error::PoolError;
-use super::state::{PoolState, locked};
+use super::state::{PoolState, WaitGrant, WaitRequest, locked};
 use super::thread_caches::{try_cache, with_cache};
 use crate::buffer::DeviceSegment;
 use headwater_host::mapped_region::SpanSink;
@@ -18,12 +19,26 @@ use std::ptr::NonNull;
 #[derive(Clone, Copy)]
 pub struct ReleaseTarget {
     state: &'static PoolState,
+    /// The index of the arena, with [`OWN_CHUNK`] for a buffer that is a chunk by itself.
     arena: usize,
 }
+
+/// The bit of a release target whose span never enters a cache. No cache has such an arena, so the fast path of a release
+/// needs no check for it.
+pub(super) const OWN_CHUNK: usize = 1 << (usize::BITS - 1);
 
 impl ReleaseTarget {
     pub(super) fn new(state: &'static PoolState, arena: usize) -> Self {
         Self { state, arena }
+    }
+
+    /// Returns the target of a buffer that is a chunk by itself.
+    pub(super) fn of_own_chunk(self) -> Self {
+        Self { arena: self.arena | OWN_CHUNK, ..self }
+    }
+
+    fn index(self) -> usize {
+        self.arena & !OWN_CHUNK
     }
 
     pub(crate) fn arena(self) -> usize {
@@ -37,12 +52,12 @@ impl ReleaseTarget {
 
     pub(crate) fn release_all(self, spans: Vec<PageSpan>) {
         if self.state.is_current_process() {
-            self.state.release_spans(self.arena, spans);
+            self.state.release_spans(self.index(), spans);
         }
     }
 
     pub(crate) fn leak(self, span: PageSpan) -> NonNull<u8> {
-        self.state.nodes[self.arena].table.leak(span)
+        self.state.nodes[self.index()].table.leak(span)
     }
 
     pub(crate) fn quarantine(self, bytes: usize) {
@@ -51,7 +66,7 @@ impl ReleaseTarget {
     }
 
     pub(crate) fn segment(self, span: &PageSpan, bytes: usize) -> DeviceSegment {
-        let bindings = &self.state.nodes[self.arena].bindings;
+        let bindings = &self.state.nodes[self.index()].bindings;
         let (iova, slot) = (bindings.iova(span.first()), bindings.slot(span.first()));
         DeviceSegment { address: span.address(), bytes, iova, slot }
     }
@@ -96,7 +111,9 @@ impl PoolState {
             // A forked child of the process that owns the memory. Dropping the span does nothing.
             return;
         }
-        match CacheClass::exactly(span.pages()).filter(|_| self.caches_enabled) {
+        let own_chunk = arena & OWN_CHUNK != 0;
+        let arena = arena & !OWN_CHUNK;
+        match CacheClass::exactly(span.pages()).filter(|_| self.caches_enabled && !own_chunk) {
             Some(class) => self.cache_span(arena, class, span),
             None => self.release_spans(arena, [span]),
         }
@@ -151,6 +168,9 @@ impl PoolState {
         let mut guard = locked(&self.nodes[arena].arena);
         if let Some(arena) = guard.as_mut() {
             spans.into_iter().for_each(|span| arena.defer_span(span));
+            if !arena.unused.is_empty() {
+                arena.retire_unused(&self.config, &self.budget);
+            }
         }
     }
 
@@ -171,18 +191,26 @@ impl PoolState {
             if self.is_closed() {
                 return Some(Err(PoolError::Closed));
             }
-            let most = self.budget.request_max();
-            if request.pages as usize * PAGE_BYTES > most {
-                return Some(Err(PoolError::OverCap { bytes: request.bytes, max: most }));
+            let granted = match request {
+                WaitRequest::Memory(request) => self
+                    .check_cap(request.bytes, request.pages as usize * PAGE_BYTES)
+                    .and_then(|()| self.attempt(request).map(WaitGrant::Memory)),
+                WaitRequest::Charge(tier, bytes) => self.check_cap(*bytes, *bytes).and_then(|()| {
+                    let charge = CapCharge::try_take(self, *tier, *bytes);
+                    charge.map(WaitGrant::Charge).ok_or(PoolError::WouldBlock { bytes: *bytes, waiting: 0 })
+                }),
+            };
+            if matches!(granted, Err(PoolError::WouldBlock { .. })) {
+                return None;
             }
-            match self.attempt(request) {
-                Err(PoolError::WouldBlock { .. }) => None,
-                Ok(payload) => {
-                    self.waited.fetch_add(1, Ordering::Relaxed);
-                    Some(Ok(payload))
-                }
-                Err(error) => Some(Err(error)),
-            }
+            self.waited.fetch_add(u64::from(granted.is_ok()), Ordering::Relaxed);
+            Some(granted)
         });
+    }
+
+    /// Checks that the cap can ever allow a request for `bytes` bytes that pins `pinned`.
+    fn check_cap(&self, bytes: usize, pinned: usize) -> Result<(), PoolError> {
+        let max = self.budget.request_max();
+        if pinned > max { Err(PoolError::OverCap { bytes, max }) } else { Ok(()) }
     }
 }

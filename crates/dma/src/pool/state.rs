@@ -6,17 +6,20 @@
 //! Lock order: the wait queue, then a thread's cache, then an arena; one arena at a time. Code inside a cache visit
 //! takes no lock.
 //!
-//! Allocation is in `trial`, release in `home`.
+//! Allocation is in `allocate`, release in `release`.
 
 use super::arena::{DeviceBindings, NodeArena};
 use super::budget::{PinBudget, PinTier};
 use super::cache::ThreadCache;
+use super::charge::CapCharge;
 use super::chunk_sizing::ChunkSizing;
 use super::config::PoolConfig;
 use super::error::PoolError;
 use super::placement::NodeId;
 use super::request::PoolRequest;
+use super::statistics::TierCounts;
 use super::thread_caches::ThreadSlot;
+use super::tier_routing::TierRouting;
 use super::validated_request::{RequestLimits, ValidatedRequest};
 use super::wait_queue::WaitQueue;
 use crate::buffer::PoolAllocation;
@@ -29,6 +32,34 @@ use std::sync::PoisonError;
 
 /// The outcome that a waiter receives.
 pub(super) type AllocationResult = Result<PoolAllocation, PoolError>;
+
+/// A request in the wait queue.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum WaitRequest {
+    /// For memory.
+    Memory(ValidatedRequest),
+    /// For a part of the cap, of this many bytes, to pin the caller's memory in place.
+    Charge(PinTier, usize),
+}
+
+impl WaitRequest {
+    /// Returns the bytes that it is for.
+    pub(super) fn bytes(&self) -> usize {
+        match self {
+            Self::Memory(request) => request.bytes,
+            Self::Charge(_, bytes) => *bytes,
+        }
+    }
+}
+
+/// The grant of a request in the wait queue.
+#[derive(Debug)]
+pub(super) enum WaitGrant {
+    /// Memory.
+    Memory(PoolAllocation),
+    /// A part of the cap.
+    Charge(CapCharge),
+}
 
 /// The state of a pool on one node.
 pub(super) struct NodeState {
@@ -47,9 +78,10 @@ pub(super) struct PoolState {
     /// True if threads may have caches.
     pub(super) caches_enabled: bool,
     pub(super) config: PoolConfig,
+    pub(super) routing: TierRouting,
     pub(super) nodes: Box<[NodeState]>,
     slots: Mutex<ThreadSlots>,
-    pub(super) wait_queue: WaitQueue<ValidatedRequest, AllocationResult>,
+    pub(super) wait_queue: WaitQueue<WaitRequest, Result<WaitGrant, PoolError>>,
     pub(super) budget: PinBudget,
     /// Quota given to caches, in bytes.
     pub(super) quota: AtomicUsize,
@@ -60,6 +92,7 @@ pub(super) struct PoolState {
     pub(super) quarantined_buffers: AtomicU64,
     pub(super) refused: AtomicU64,
     pub(super) waited: AtomicU64,
+    pub(super) imported: AtomicU64,
 }
 
 #[derive(Default)]
@@ -76,6 +109,7 @@ pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl PoolState {
     pub(super) fn open(config: PoolConfig) -> Result<Self, PoolError> {
         config.check()?;
+        let routing = TierRouting::of(&config)?;
         config.pinner.preflight(config.cap)?;
         let ids = config.placement.nodes();
         let nodes = ids.iter().map(|&id| {
@@ -98,6 +132,8 @@ impl PoolState {
             quarantined_buffers: AtomicU64::new(0),
             refused: AtomicU64::new(0),
             waited: AtomicU64::new(0),
+            imported: AtomicU64::new(0),
+            routing,
             config,
         })
     }
@@ -120,8 +156,11 @@ impl PoolState {
         if self.is_closed() {
             return Err(PoolError::Closed);
         }
-        let limits =
-            RequestLimits { align_max: self.config.align_max(), bytes_max: self.budget.request_max() };
+        let limits = RequestLimits {
+            align_max: self.config.align_max(),
+            bytes_max: self.budget.request_max(),
+            routing: self.routing,
+        };
         ValidatedRequest::validate(request, limits, |node| {
             self.nodes.iter().position(|known| known.id == node)
         })
@@ -223,11 +262,27 @@ impl PoolState {
         slots.into_iter().map(of).fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
     }
 
-    /// Returns the bytes in use, over all nodes.
-    pub(super) fn in_use(&self) -> u64 {
-        let claimed = |node: &NodeState| self.with_arena(node, |arena| arena.reservation.claimed_pages());
-        let pages: u64 = self.nodes.iter().filter_map(claimed).map(u64::from).sum();
-        (pages * PAGE_BYTES as u64).saturating_sub(self.cached().0)
+    /// Returns the bytes in use, over all nodes: of all tiers, and of chunks of one owner alone.
+    pub(super) fn in_use(&self) -> (u64, u64) {
+        let claimed = |node: &NodeState| {
+            self.with_arena(node, |arena| (u64::from(arena.reservation.claimed_pages()), arena.own_pages))
+        };
+        let sum = |sum: (u64, u64), one: (u64, u64)| (sum.0 + one.0, sum.1 + one.1);
+        let (all, own) = self.nodes.iter().filter_map(claimed).fold((0, 0), sum);
+        let page = PAGE_BYTES as u64;
+        ((all * page).saturating_sub(self.cached().0), own * page)
+    }
+
+    /// Returns the requests that the caches of all threads served, by tier.
+    pub(super) fn cached_by_tier(&self) -> TierCounts {
+        let slots = locked(&self.slots).all.clone();
+        let (mut small, mut all) = (0, 0);
+        for slot in slots {
+            let hits = slot.0.with_value(|cache| (cache.hits_up_to(self.routing.small_pages), cache.hits()));
+            let (few, every) = hits.unwrap_or((0, 0));
+            (small, all) = (small + few, all + every);
+        }
+        TierCounts { served: [small, all - small, 0], ..TierCounts::default() }
     }
 
     /// Closes the pool: waiters receive an error, and memory is released as soon as it is not in use.
@@ -246,6 +301,7 @@ impl PoolState {
             let mut guard = locked(&node.arena);
             let Some(arena) = guard.as_mut() else { continue };
             arena.retire(usize::MAX, &self.config, &self.budget, |_, _| true);
+            arena.retire_static(&self.config, &self.budget);
             if arena.chunks.count() == 0 {
                 *guard = None;
             }

@@ -4,6 +4,8 @@
 //! Invariant: reading never stops the owner of a cache, and counting never shares a cache line between threads on the
 //! cached path.
 
+use super::budget::PinTier;
+use super::calibration::TierChoice;
 use super::placement::NodeId;
 use headwater_host::clock::Nanos;
 
@@ -41,6 +43,38 @@ impl ServeCounts {
         self.scattered += other.scattered;
         self.grown += other.grown;
         self.waited += other.waited;
+    }
+}
+
+/// Numbers of requests by tier.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TierCounts {
+    /// Served by the static tier, the pool and the dynamic tier, in the order of [`PinTier::ALL`]. A hit of a thread's
+    /// cache counts for the tier of its length.
+    pub served: [u64; 3],
+    /// Small requests that found no free slot, and large ones for which the cap had no room, served by chunks of the
+    /// pool. `served` counts them for the pool.
+    pub overflowed: u64,
+    /// Pieces of the caller's memory that were pinned in place.
+    pub imported: u64,
+}
+
+impl TierCounts {
+    /// Returns the requests that a tier served.
+    #[must_use]
+    pub fn of(&self, tier: PinTier) -> u64 {
+        self.served[tier as usize]
+    }
+
+    pub(super) fn count(&mut self, wanted: PinTier, by: PinTier) {
+        self.served[by as usize] += 1;
+        self.overflowed += u64::from(wanted != by);
+    }
+
+    pub(super) fn add(&mut self, other: Self) {
+        self.served.iter_mut().zip(other.served).for_each(|(mine, theirs)| *mine += theirs);
+        self.overflowed += other.overflowed;
+        self.imported += other.imported;
     }
 }
 
@@ -122,6 +156,12 @@ pub struct PoolStatistics {
     pub chunk_bytes: u64,
     /// Bytes pinned by the static tier, the pool and the dynamic tier.
     pub tier_bytes: [u64; 3],
+    /// The limits of the tiers, and their origin.
+    pub tier_choice: TierChoice,
+    /// Requests by tier.
+    pub tiers: TierCounts,
+    /// Bytes of free slots of the static tier.
+    pub static_free_bytes: u64,
     /// Bytes held by callers and devices.
     pub in_use_bytes: u64,
     /// Bytes in the caches of threads.

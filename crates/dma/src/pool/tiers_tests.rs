@@ -1,29 +1,17 @@
-//! The tier interface and the dynamic tier: the tier of each size, the accounting, and the state after a refusal.
+//! The tiers behind [`Pool::allocate`]: the tier of each length, the accounting, waiting, and the state after a refusal.
 
-use super::calibration::{ChoiceOrigin, TierChoice};
-use super::dynamic::DynamicError;
-use super::staging::{BatchLimits, ReadStart, StagingConfig};
-use super::tiers::{TieredError, TieredMemory, TieredRead, TieredWrite};
 use super::*;
 use headwater_host::mapped_region::MappedRegion;
+use headwater_host::reservation::{Backing, BackingOrder};
+use std::pin::pin;
 use std::sync::Mutex;
+use std::task::{Context, Poll, Waker};
 
-const NOW: Nanos = Nanos(1);
-/// Two blocks for writes and one for reads, of four slots each.
-const STAGING: StagingConfig = StagingConfig {
-    write_blocks: 2,
-    read_blocks: 1,
-    block_bytes: 16_384,
-    slot_bytes: 4_096,
-    unit_bytes: 1,
-    batch: BatchLimits { slots: 1, bytes: 1 << 20, age: Nanos::ZERO },
-};
-const STATIC_BYTES: u64 = 3 * 16_384;
-const CHOICE: TierChoice = TierChoice {
-    thresholds: TierThresholds::PAPER_5_2,
-    import_min: Some((128 << 10) + 1),
-    origin: ChoiceOrigin::Paper52,
-};
+const KIB: usize = 1 << 10;
+const MIB: usize = 1 << 20;
+/// Bytes of the static tier: sixteen slots.
+const STATIC: usize = 64 * KIB;
+const LARGE: usize = (128 << 10) + 1;
 
 /// A pinner that records pinned ranges and refuses on request.
 #[derive(Debug, Default)]
@@ -35,7 +23,7 @@ struct RecordingPinner {
 
 impl MemoryPinner for RecordingPinner {
     fn name(&self) -> &'static str {
-        "books"
+        "recording"
     }
 
     fn pin(&self, address: usize, bytes: usize) -> Result<PinToken, PinError> {
@@ -58,97 +46,222 @@ impl MemoryPinner for RecordingPinner {
     }
 }
 
-fn pool() -> (Pool, Arc<RecordingPinner>) {
+fn config() -> PoolConfig {
+    PoolConfig {
+        cap: 32 * MIB,
+        chunk: 2 * MIB,
+        chunk_rule: ChunkRule::Fixed,
+        tiers: Some(TierThresholds::PAPER_5_2),
+        static_bytes: STATIC,
+        backing: BackingOrder::only(Backing::Small),
+        ..PoolConfig::default()
+    }
+}
+
+fn pool_of(config: PoolConfig) -> (Pool, Arc<RecordingPinner>) {
     let pinner = Arc::new(RecordingPinner::default());
-    let config = PoolConfig { cap: 32 << 20, pinner: Arc::clone(&pinner) as _, ..PoolConfig::default() };
-    (Pool::open(config).unwrap(), pinner)
+    (Pool::open(PoolConfig { pinner: Arc::clone(&pinner) as _, ..config }).unwrap(), pinner)
 }
 
-fn tier_bytes(pool: &Pool, tier: PinTier) -> u64 {
-    pool.statistics().tier_bytes[tier as usize]
+fn pool() -> (Pool, Arc<RecordingPinner>) {
+    pool_of(config())
 }
 
-#[test]
-fn each_size_uses_its_tier_and_the_cap_counts_all_tiers() {
-    let (pool, pinner) = pool();
-    let mut tiers = TieredMemory::open(pool.clone(), CHOICE, &STAGING).unwrap();
-    assert_eq!(tier_bytes(&pool, PinTier::Static), STATIC_BYTES);
-    let mut write = |bytes: usize| tiers.write(NOW, 0, &vec![9; bytes], 0).unwrap();
-    assert!(matches!(write(4_096), TieredWrite::Staged(_)));
-    let TieredWrite::Pooled(medium) = write(4_097) else { panic!("4,097 bytes are medium") };
-    assert_eq!(medium.pieces().map(<[u8]>::len).sum::<usize>(), 4_097);
-    assert!(medium.pieces().flatten().all(|&byte| byte == 9));
-    assert!(matches!(write(128 << 10), TieredWrite::Pooled(_)));
-    let TieredWrite::Pinned(large) = write((128 << 10) + 1) else { panic!("above 128 KB is big") };
-    assert!(large.iter().all(|&byte| byte == 9));
-    assert_eq!(tier_bytes(&pool, PinTier::Dynamic), (128 << 10) + 4_096);
-    drop(large);
-    assert_eq!(tier_bytes(&pool, PinTier::Dynamic), 0);
-    drop(tiers);
-    assert_eq!(tier_bytes(&pool, PinTier::Static), 0);
-    drop(medium);
-    drop(pool);
-    assert_eq!(pinner.pinned.lock().unwrap().len(), 0, "everything is unpinned");
+fn tier_bytes(pool: &Pool) -> [u64; 3] {
+    pool.statistics().tier_bytes
+}
+
+fn served(pool: &Pool) -> [u64; 3] {
+    pool.statistics().tiers.served
 }
 
 #[test]
-fn a_small_write_is_drained_from_its_pinned_block_and_read_back() {
+fn each_length_uses_its_tier_and_the_cap_counts_all_tiers() {
+    for cache_per_mille in [0, 50] {
+        let (pool, pinner) = pool_of(PoolConfig { cache_per_mille, ..config() });
+        assert_eq!(tier_bytes(&pool), [0; 3], "nothing is pinned before the first request");
+        let small = pool.buffer(4 * KIB).unwrap();
+        assert_eq!((tier_bytes(&pool), served(&pool)), ([STATIC as u64, 0, 0], [1, 0, 0]));
+        let medium = [pool.buffer(4 * KIB + 1).unwrap(), pool.buffer(128 * KIB).unwrap()];
+        assert_eq!((tier_bytes(&pool), served(&pool)), ([STATIC as u64, 2 << 20, 0], [1, 2, 0]));
+        let large = pool.buffer(LARGE).unwrap();
+        let pages = LARGE.next_multiple_of(4 * KIB);
+        assert_eq!(tier_bytes(&pool), [STATIC as u64, 2 << 20, pages as u64], "exactly its pages are pinned");
+        assert_eq!(served(&pool), [1, 2, 1]);
+        assert!(pinner.pinned.lock().unwrap().iter().any(|token| token.bytes == pages));
+        drop(large);
+        assert_eq!(tier_bytes(&pool)[2], 0, "a large buffer is unpinned as it returns");
+        drop((small, medium));
+        // Again: from the caches, or from the arena; the tiers are the same, and nothing more is pinned.
+        for bytes in [4 * KIB, 64 * KIB, 64 * KIB] {
+            drop(pool.buffer(bytes).unwrap());
+        }
+        drop(pool.allocate(&PoolRequest::bytes(MIB)).unwrap());
+        assert_eq!((served(&pool), tier_bytes(&pool)), ([2, 4, 2], [STATIC as u64, 2 << 20, 0]));
+        pool.trim();
+        assert_eq!(tier_bytes(&pool), [STATIC as u64, 0, 0], "the static tier stays pinned");
+        drop(pool);
+        assert_eq!(pinner.pinned.lock().unwrap().len(), 0, "closing unpins everything");
+    }
+}
+
+#[test]
+fn slots_of_the_static_tier_are_reused_and_more_requests_overflow_into_the_pool() {
     let (pool, _) = pool();
-    let mut tiers = TieredMemory::open(pool, CHOICE, &STAGING).unwrap();
-    tiers.write(NOW, 100, b"staged", 5).unwrap();
-    let mut bytes = [0; 6];
-    assert!(matches!(tiers.read(100, &mut bytes).unwrap(), TieredRead::Small(ReadStart::Staged)));
-    assert_eq!(&bytes, b"staged");
-    let mut writes = Vec::new();
-    assert_eq!(tiers.staging().drain(NOW, &mut writes), 1);
-    let segment = tiers
-        .staging()
-        .write_memory(writes[0].location.block)
-        .unwrap()
-        .segment(writes[0].location.at, 6)
-        .unwrap();
-    assert_eq!((segment.bytes, segment.iova, segment.slot), (6, Some(1 << 40), Some((7, 0))));
-    let done = tiers.staging().complete::<()>(writes[0].slot, Ok(())).unwrap();
-    assert_eq!(done.tag, 5);
-    assert!(matches!(tiers.read(100, &mut bytes).unwrap(), TieredRead::Small(ReadStart::Device { .. })));
-    assert!(matches!(tiers.read(0, &mut vec![0; 8_192]).unwrap(), TieredRead::Pooled(_)));
-    assert!(matches!(tiers.read(0, &mut vec![0; 1 << 20]).unwrap(), TieredRead::Pinned(_)));
+    let slots: Vec<_> = (0..16).map(|_| pool.buffer(4 * KIB).unwrap()).collect();
+    let statistics = pool.statistics();
+    assert_eq!((statistics.static_free_bytes, statistics.tiers.overflowed), (0, 0));
+    assert_eq!(statistics.tier_bytes, [STATIC as u64, 0, 0]);
+    let more = pool.buffer(100).unwrap();
+    let statistics = pool.statistics();
+    assert_eq!((statistics.tiers.overflowed, statistics.tiers.of(PinTier::Pool)), (1, 1));
+    drop((slots, more));
+    pool.trim();
+    assert_eq!(
+        (pool.statistics().static_free_bytes, tier_bytes(&pool)),
+        (STATIC as u64, [STATIC as u64, 0, 0])
+    );
+}
+
+#[test]
+fn a_large_span_never_enters_a_cache_whatever_frees_it() {
+    let (pool, pinner) = pool();
+    let raw = pool.allocate_raw(&PoolRequest::bytes(160 * KIB)).unwrap();
+    assert_eq!(tier_bytes(&pool)[2], 160 << 10);
+    pool.free_raw(raw.as_ptr()).unwrap();
+    let adopted = pool.adopt(pool.buffer(160 * KIB).unwrap().leak().as_ptr()).unwrap();
+    assert_eq!(adopted.len(), 160 * KIB);
+    drop(adopted);
+    let pinned = pool.pin_for_request(4 * KIB).unwrap();
+    assert_eq!(tier_bytes(&pool), [0, 0, 4 << 10], "also a small request, if it names the tier");
+    drop(pinned);
+    assert_eq!((tier_bytes(&pool), pinner.pinned.lock().unwrap().len()), ([0; 3], 0));
+    assert_eq!(pool.statistics().cached_bytes, 0);
+}
+
+#[test]
+fn memory_pinned_for_one_request_is_zero_and_bears_the_device_address() {
+    let (pool, _) = pool();
+    let mut buffer = pool.pin_for_request(LARGE).unwrap();
+    assert!(buffer.iter().all(|&byte| byte == 0));
+    buffer.fill(7);
+    let lent = buffer.lend();
+    let segment = lent.segments()[0];
+    assert_eq!((segment.bytes, segment.iova, segment.slot), (LARGE, Some(1 << 40), Some((7, 0))));
+    let (buffer, _) = lent.complete(Ok::<(), ()>(()));
+    let (_memory, segment) = buffer.into_shared();
+    assert_eq!(segment.iova, Some(1 << 40));
+}
+
+#[test]
+fn blocks_of_the_static_tier_are_charged_to_it_as_long_as_they_live() {
+    let (pool, _) = pool();
+    let block = pool.allocate_in(PinTier::Static, &PoolRequest::bytes(MIB)).unwrap();
+    assert_eq!(tier_bytes(&pool), [1 << 20, 0, 0]);
+    assert!(matches!(pool.buffer(32 * MIB), Err(PoolError::OverCap { .. })), "no request can use its bytes");
+    drop(block);
+    assert_eq!(tier_bytes(&pool), [0; 3]);
+}
+
+#[test]
+fn requests_of_all_tiers_and_imports_wait_in_one_order() {
+    let (pool, _) = pool();
+    let cap = 32 * MIB;
+    let held = pool.buffer(cap).unwrap();
+    let mut large = pool.enqueue(&PoolRequest::bytes(20 * MIB)).unwrap();
+    let mut context = Context::from_waker(Waker::noop());
+    let mut import = pin!(pool.import_async(MappedRegion::zeroed(8 * MIB).unwrap()));
+    assert!(import.as_mut().poll(&mut context).is_pending());
+    let mut medium = pool.enqueue(&PoolRequest::bytes(64 * KIB)).unwrap();
+    let mut small = pool.enqueue(&PoolRequest::bytes(KIB)).unwrap();
+    let mut late = pool.enqueue(&PoolRequest::bytes(20 * MIB)).unwrap();
+    let refused = pool.import(MappedRegion::zeroed(4 * KIB).unwrap()).map(|_| ()).unwrap_err().1;
+    assert!(matches!(refused, DynamicError::Pool(PoolError::WouldBlock { waiting: 5, .. })), "{refused}");
+    drop(held);
+    let large = large.poll(Nanos(0)).unwrap().unwrap();
+    let Poll::Ready(Ok(imported)) = import.as_mut().poll(&mut context) else {
+        panic!("the second is served")
+    };
+    let (medium, small) = (medium.poll(Nanos(0)).unwrap().unwrap(), small.poll(Nanos(0)).unwrap().unwrap());
+    assert!(late.poll(Nanos(0)).is_none(), "the cap has no room for the last");
+    assert_eq!(tier_bytes(&pool), [STATIC as u64, 2 << 20, 28 << 20]);
+    drop(large);
+    assert_eq!(late.poll(Nanos(0)).unwrap().unwrap().bytes(), 20 * MIB);
+    drop((imported, medium, small));
+    let statistics = pool.statistics();
+    assert_eq!((statistics.waiting, statistics.steps.waited, statistics.tiers.imported), (0, 5, 1));
+}
+
+#[test]
+fn the_dynamic_tier_times_out_and_a_cancelled_import_lets_later_requests_proceed() {
+    let (pool, _) = pool();
+    let _held = pool.buffer(20 * MIB).unwrap();
+    let late = pool.allocate_within(&PoolRequest::bytes(20 * MIB), Nanos::ZERO).unwrap_err();
+    assert!(matches!(late, PoolError::Timeout { bytes: 20_971_520, .. }), "{late}");
+    let memory = MappedRegion::zeroed(20 * MIB).unwrap();
+    let (memory, late) = pool.import_within(memory, Nanos::ZERO).map(|_| ()).unwrap_err();
+    assert!(matches!(late, DynamicError::Pool(PoolError::Timeout { .. })), "{late}");
+    assert_eq!(memory.len(), 20 * MIB, "the caller has its memory back");
+    let mut context = Context::from_waker(Waker::noop());
+    {
+        let mut import = pin!(pool.import_async(memory));
+        assert!(import.as_mut().poll(&mut context).is_pending());
+        assert!(matches!(pool.buffer(KIB), Err(PoolError::WouldBlock { waiting: 1, .. })));
+    }
+    assert!(pool.buffer(KIB).is_ok());
+    let statistics = pool.statistics();
+    assert_eq!((statistics.waiting, statistics.cancelled), (0, 3));
+}
+
+#[test]
+fn a_large_request_uses_free_memory_of_the_pool_if_the_cap_has_no_room() {
+    let (pool, pinner) = pool_of(PoolConfig { cap: 4 * MIB, ..config() });
+    let mut held: Vec<_> = (0..32).map(|_| pool.buffer(128 * KIB).unwrap()).collect();
+    assert_eq!(tier_bytes(&pool), [0, 4 << 20, 0]);
+    held.sort_by_key(|buffer| buffer.as_ptr().addr());
+    let held: Vec<_> = held.into_iter().step_by(2).collect();
+    let contiguous = pool.allocate(&PoolRequest::bytes(MIB)).unwrap_err();
+    assert!(matches!(contiguous, PoolError::WouldBlock { .. }));
+    let pieces = pool.allocate(&PoolRequest::bytes(MIB).scattered(8)).unwrap();
+    assert_eq!((pieces.pieces().count(), pool.statistics().tiers.overflowed), (8, 1));
+    drop((pieces, held));
+    assert_eq!(pinner.pinned.lock().unwrap().len(), 2);
+}
+
+#[test]
+fn the_chunk_size_that_follows_the_load_reaches_the_next_chunk() {
+    let chunk_rule = ChunkRule::Adaptive { min: 64 * KIB, max: 8 * MIB };
+    let (pool, pinner) = pool_of(PoolConfig { chunk: 64 * KIB, chunk_rule, ..config() });
+    let held: Vec<_> = (0..160).map(|_| pool.buffer(64 * KIB).unwrap()).collect();
+    let large = pool.buffer(8 * MIB).unwrap();
+    assert!(
+        pinner.pinned.lock().unwrap().iter().all(|token| token.bytes <= 64 << 10 || token.bytes == 8 << 20)
+    );
+    for tick in 0..60 {
+        pool.tick(Nanos(tick));
+    }
+    // An eighth of 10 MiB, rounded up; the large buffer, which has its own chunk, does not count.
+    assert_eq!(pool.statistics().chunk_bytes, 2 << 20);
+    let more = pool.buffer(64 * KIB).unwrap();
+    assert_eq!(pinner.pinned.lock().unwrap().last().unwrap().bytes, 2 << 20);
+    drop((held, large, more));
 }
 
 #[test]
 fn imported_memory_is_used_in_place_and_returned() {
     let (pool, pinner) = pool();
-    let mut tiers = TieredMemory::open(pool.clone(), CHOICE, &STAGING).unwrap();
     let mut memory = MappedRegion::zeroed(1 << 20).unwrap();
     memory[5] = 55;
     let address = memory.as_ptr().addr();
-    let Ok((TieredWrite::Imported(pinned), None)) = tiers.write_owned(NOW, 0, memory, 0) else {
-        panic!("memory of this size is imported")
-    };
-    assert_eq!(tier_bytes(&pool, PinTier::Dynamic), 1 << 20);
+    let pinned = pool.import(memory).unwrap();
+    assert_eq!((tier_bytes(&pool), pool.statistics().tiers.imported), ([0, 0, 1 << 20], 1));
     let lent = pinned.lend();
     assert_eq!(lent.segments()[0].address, address);
     let (pinned, result) = lent.complete(Err::<(), _>("media"));
     assert_eq!(result, Err("media"), "a completion returns the memory also on error");
     let memory = pinned.into_memory().unwrap();
     assert_eq!((memory.as_ptr().addr(), memory[5]), (address, 55));
-    assert_eq!(tier_bytes(&pool, PinTier::Dynamic), 0);
-    assert!(!pinner.pinned.lock().unwrap().iter().any(|token| token.address == address));
-}
-
-#[test]
-fn below_the_import_threshold_memory_is_copied_and_returned_at_once() {
-    let (pool, _) = pool();
-    let mut tiers = TieredMemory::open(pool, CHOICE, &STAGING).unwrap();
-    for bytes in [4_096, 65_536] {
-        let (write, memory) = tiers.write_owned(NOW, 0, MappedRegion::zeroed(bytes).unwrap(), 0).unwrap();
-        assert!(matches!(write, TieredWrite::Staged(_) | TieredWrite::Pooled(_)));
-        assert_eq!(memory.unwrap().len(), bytes);
-    }
-    // Memory that shares a page cannot be pinned in place, but it can be copied.
-    let odd = vec![3; (1 << 20) + 1];
-    let (write, memory) = tiers.write_owned(NOW, 0, odd, 0).unwrap();
-    assert!(matches!(write, TieredWrite::Pinned(_)) && memory.is_some());
+    assert_eq!((tier_bytes(&pool), pinner.pinned.lock().unwrap().len()), ([0; 3], 0));
 }
 
 #[test]
@@ -159,9 +272,9 @@ fn imports_of_partial_pages_are_refused_and_returned() {
     assert_eq!(memory.len(), 5_000);
     let (_, error) = pool.import(Vec::<u8>::new()).map(|_| ()).unwrap_err();
     assert_eq!(error, DynamicError::Empty);
-    assert_eq!(pool.pin_for_request(0).map(|_| ()), Err(DynamicError::Empty));
-    assert!(matches!(pool.pin_for_request(usize::MAX), Err(DynamicError::Pool(PoolError::Overflow { .. }))));
-    assert_eq!(tier_bytes(&pool, PinTier::Dynamic), 0);
+    assert_eq!(pool.pin_for_request(0).map(|_| ()), Err(PoolError::Zero));
+    assert!(matches!(pool.pin_for_request(usize::MAX), Err(PoolError::Overflow { .. })));
+    assert_eq!(tier_bytes(&pool), [0; 3]);
 }
 
 #[test]
@@ -173,26 +286,30 @@ fn a_refused_pin_reports_the_reason_and_counts_nothing() {
         (11, PinError::Again { bytes: 1 << 20 }),
     ] {
         *pinner.refuse_pin.lock().unwrap() = Some(errno);
-        let error = pool.pin_for_request(1 << 20).map(|_| ()).unwrap_err();
+        assert_eq!(pool.buffer(1 << 20).map(|_| ()), Err(PoolError::Pin(expected)));
+        let (memory, error) = pool.import(MappedRegion::zeroed(1 << 20).unwrap()).map(|_| ()).unwrap_err();
         assert_eq!(error, DynamicError::Pool(PoolError::Pin(expected)));
-        let (memory, _) = pool.import(MappedRegion::zeroed(1 << 20).unwrap()).map(|_| ()).unwrap_err();
         assert_eq!(memory.len(), 1 << 20, "the caller has its memory back");
-        assert!(matches!(
-            TieredMemory::open(pool.clone(), CHOICE, &STAGING).map(|_| ()),
-            Err(TieredError::Dynamic(DynamicError::Pool(PoolError::Pin(_))))
-        ));
+        assert!(matches!(pool.buffer(KIB), Err(PoolError::Pin(_))));
     }
-    assert_eq!(pool.statistics().tier_bytes, [0; 3]);
+    assert_eq!((tier_bytes(&pool), pool.statistics().tiers.imported), ([0; 3], 0));
+    *pinner.refuse_pin.lock().unwrap() = None;
+    drop(pool.buffer(KIB).unwrap());
+    assert_eq!(
+        tier_bytes(&pool)[PinTier::Static as usize],
+        0,
+        "a static tier that was refused is not tried again"
+    );
 }
 
 #[test]
 fn large_requests_above_the_cap_are_refused_and_at_the_cap_would_block() {
     let (pool, _) = pool();
     let over = pool.pin_for_request(33 << 20).map(|_| ()).unwrap_err();
-    assert!(matches!(over, DynamicError::Pool(PoolError::OverCap { .. })), "{over}");
+    assert!(matches!(over, PoolError::OverCap { .. }), "{over}");
     let first = pool.pin_for_request(20 << 20).unwrap();
     let full = pool.pin_for_request(20 << 20).map(|_| ()).unwrap_err();
-    assert!(matches!(full, DynamicError::Pool(PoolError::WouldBlock { .. })), "{full}");
+    assert!(matches!(full, PoolError::WouldBlock { .. }), "{full}");
     drop(first);
     assert!(pool.pin_for_request(20 << 20).is_ok());
 }
@@ -202,12 +319,13 @@ fn memory_that_a_device_may_still_access_is_never_reused() {
     let (pool, pinner) = pool();
     // Lent and never completed.
     drop(pool.import(MappedRegion::zeroed(1 << 20).unwrap()).unwrap().lend());
-    assert_eq!(tier_bytes(&pool, PinTier::Dynamic), 1 << 20);
-    assert_eq!(pinner.pinned.lock().unwrap().len(), 1);
+    drop(pool.buffer(MIB).unwrap().lend());
+    assert_eq!(tier_bytes(&pool)[2], 2 << 20);
+    assert_eq!(pinner.pinned.lock().unwrap().len(), 2);
     // A device that unpins less than was pinned.
     let pinned = pool.import(MappedRegion::zeroed(1 << 20).unwrap()).unwrap();
     *pinner.refuse_unpin.lock().unwrap() = true;
     assert!(matches!(pinned.into_memory(), Err(PinError::Short { .. })));
     drop(pool.pin_for_request(1 << 20).unwrap());
-    assert_eq!(tier_bytes(&pool, PinTier::Dynamic), 3 << 20);
+    assert_eq!(tier_bytes(&pool)[2], 4 << 20);
 }

@@ -3,10 +3,25 @@
 //! Input: a [`PoolRequest`] and the limits of a pool. Output: a [`ValidatedRequest`], or the reason why this pool can never serve it.
 //! Invariant: an empty pool can serve a validated request.
 
+use super::budget::PinTier;
 use super::cache::CacheClass;
 use super::error::PoolError;
 use super::request::{PoolRequest, RequestShape, ZeroPolicy};
+use super::tier_routing::TierRouting;
 use headwater_host::reservation::PAGE_BYTES;
+
+/// The chunks that may serve a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ChunkUse {
+    /// A slot of the static tier, else the chunks of the pool.
+    StaticSlot,
+    /// The chunks of the pool.
+    Pooled,
+    /// A chunk of its own, else what is free in those of the pool.
+    OwnPreferred,
+    /// A chunk of its own, charged to this tier.
+    Own(PinTier),
+}
 
 /// A validated request.
 #[derive(Clone, Copy, Debug)]
@@ -18,6 +33,9 @@ pub(super) struct ValidatedRequest {
     /// Index of the only arena allowed.
     pub(super) arena: Option<usize>,
     pub(super) zeroed: ZeroPolicy,
+    pub(super) chunk_use: ChunkUse,
+    /// The size class that serves it, if its span may come from a cache and return to one.
+    pub(super) class: Option<CacheClass>,
 }
 
 /// The limits of a pool's requests.
@@ -27,6 +45,8 @@ pub(super) struct RequestLimits {
     pub(super) align_max: usize,
     /// Largest request in bytes.
     pub(super) bytes_max: usize,
+    /// The limits of the tiers.
+    pub(super) routing: TierRouting,
 }
 
 impl ValidatedRequest {
@@ -59,18 +79,49 @@ impl ValidatedRequest {
             None => None,
             Some(node) => Some(arena_of(node).ok_or(PoolError::NoSuchNode { node })?),
         };
-        Ok(Self { bytes, pages, align_pages, segments_max, arena, zeroed: request.zeroed })
+        let chunk_use = match limits.routing.tier(pages) {
+            PinTier::Static => ChunkUse::StaticSlot,
+            PinTier::Pool => ChunkUse::Pooled,
+            PinTier::Dynamic => ChunkUse::OwnPreferred,
+        };
+        let zeroed = request.zeroed;
+        let mut validated =
+            Self { bytes, pages, align_pages, segments_max, arena, zeroed, chunk_use, class: None };
+        if align_pages == 1 && chunk_use != ChunkUse::OwnPreferred {
+            // A span as long as a large request would be served to one, if it were in a cache.
+            validated.class = CacheClass::serving(bytes)
+                .filter(|class| limits.routing.tier(class.pages()) != PinTier::Dynamic);
+        }
+        Ok(validated)
     }
 
-    /// Returns the size class that serves it, if it may come from a cache.
-    #[inline]
-    pub(super) fn class(&self) -> Option<CacheClass> {
-        if self.align_pages == 1 { CacheClass::serving(self.bytes) } else { None }
+    /// Returns the request served by a chunk of its own, charged to `tier`.
+    pub(super) fn in_own_chunk(self, tier: PinTier) -> Self {
+        Self { chunk_use: ChunkUse::Own(tier), class: None, ..self }
+    }
+
+    /// Returns the bytes that the cap must have left to serve it by pinning, in a pool with this granule.
+    pub(super) fn pin_bytes(&self, granule: usize) -> usize {
+        let bytes = self.pages as usize * PAGE_BYTES;
+        match self.chunk_use {
+            ChunkUse::StaticSlot | ChunkUse::Pooled => bytes.next_multiple_of(granule),
+            ChunkUse::OwnPreferred | ChunkUse::Own(_) => bytes,
+        }
+    }
+
+    /// Returns the tier by the length of the request, or the one that it named.
+    pub(super) fn tier(&self) -> PinTier {
+        match self.chunk_use {
+            ChunkUse::StaticSlot => PinTier::Static,
+            ChunkUse::Pooled => PinTier::Pool,
+            ChunkUse::OwnPreferred => PinTier::Dynamic,
+            ChunkUse::Own(tier) => tier,
+        }
     }
 
     /// Returns its pages, rounded up to those of its class, so that a cache can keep them after release.
     #[inline]
     pub(super) fn class_pages(&self) -> u32 {
-        self.class().map_or(self.pages, CacheClass::pages)
+        self.class.map_or(self.pages, CacheClass::pages)
     }
 }

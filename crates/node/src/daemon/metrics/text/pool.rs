@@ -116,8 +116,8 @@ mod tests {
             "headwater_pool_cap_bytes 8388608",
             "headwater_pool_pinned_bytes{tier=\"static\"} 0",
             "headwater_pool_pinned_bytes{tier=\"dynamic\"} 1048576",
-            "headwater_pool_in_use_bytes 65536",
-            "headwater_pool_requests_total{step=\"grown\"} 1",
+            "headwater_pool_in_use_bytes 1114112",
+            "headwater_pool_requests_total{step=\"grown\"} 2",
             "headwater_pool_waiting 0",
         ] {
             assert!(text.lines().any(|have| have == line), "{line} is missing in\n{text}");
