@@ -10,7 +10,7 @@ use headwater_io::nvme_tcp::key_file;
 use headwater_io::passthrough::PassthroughDevice;
 use headwater_io::uring::UringDevice;
 use headwater_io::vfio::VfioDevice;
-use headwater_io::{DeviceBackend, IoError, NvmeTcp, NvmeTcpTarget};
+use headwater_io::{DeviceBackend, IoError, NvmeTcp, NvmeTcpTarget, PoolSettings};
 use headwater_nvme::driver::DriverConfig;
 use headwater_nvme::tcp::psk::HostKey;
 use std::net::ToSocketAddrs as _;
@@ -29,34 +29,47 @@ impl Device {
     /// # Errors
     /// [`IoError`] when the URL names no device, or the device cannot be opened.
     pub fn open(url: &str) -> Result<Self, IoError> {
-        let DeviceUrl { location: place, namespace } = DeviceUrl::parse(url)?;
+        Self::open_with(url, &PoolSettings::default())
+    }
+
+    /// Opens the device that a URL names, with these settings of its pool of memory. A setting that is not named here is
+    /// taken from the URL, if that names it.
+    ///
+    /// # Errors
+    /// As for [`open`](Self::open); or settings with which no pool can be opened.
+    pub fn open_with(url: &str, settings: &PoolSettings) -> Result<Self, IoError> {
+        let DeviceUrl { location: place, namespace, pool } = DeviceUrl::parse(url)?;
+        let settings = &settings.or(pool);
         let mut backend: Box<dyn DeviceBackend> = match place {
-            DeviceLocation::Memory(bytes) => Box::new(in_process::in_memory(bytes)?),
-            DeviceLocation::Directory(path, capacity) => Box::new(in_process::in_directory(&path, capacity)?),
+            DeviceLocation::Memory(bytes) => Box::new(in_process::in_memory(bytes, settings)?),
+            DeviceLocation::Directory(path, capacity) => {
+                Box::new(in_process::in_directory(&path, capacity, settings)?)
+            }
             DeviceLocation::Attach { path, direct } => {
                 let options = AttachOptions { direct, ..AttachOptions::default() };
-                Box::new(AttachBackend::connect(&path, options)?)
+                Box::new(AttachBackend::connect_with(&path, options, settings)?)
             }
             DeviceLocation::Uring(path, options) => {
-                let mut device = UringDevice::open(&path, options)?;
+                let mut device = UringDevice::open_with(&path, options, settings)?;
                 for note in device.notes()? {
                     tracing::warn!("{note}");
                 }
                 Box::new(device)
             }
             DeviceLocation::Vfio { address, weights } => {
-                let device = VfioDevice::open(&address, DriverConfig { weights, ..DriverConfig::default() })?;
+                let config = DriverConfig { weights, ..DriverConfig::default() };
+                let device = VfioDevice::open_with(&address, config, settings)?;
                 device.check(namespace)?;
                 Box::new(device)
             }
             DeviceLocation::Passthrough(path, options) => {
-                let device = PassthroughDevice::open(&path, options)?;
+                let device = PassthroughDevice::open_with(&path, options, settings)?;
                 for note in device.notes() {
                     tracing::warn!("{note}");
                 }
                 Box::new(device)
             }
-            DeviceLocation::Model(settings) => Box::new(ModelDevice::new(settings)?),
+            DeviceLocation::Model(model) => Box::new(ModelDevice::new(model)?.with_pool(settings)?),
             DeviceLocation::NvmeTcp { address, subsystem, psk, host } => {
                 let resolved = address.to_socket_addrs().ok().and_then(|mut found| found.next());
                 let reason = format!("{address}: no such host, or no port; write nvme-tcp://HOST:PORT/NQN");
@@ -67,7 +80,7 @@ impl Device {
                 } else if let Some(host) = host {
                     target.host_name = host;
                 }
-                Box::new(NvmeTcp::open(target)?)
+                Box::new(NvmeTcp::open_with(target, settings)?)
             }
         };
         let namespace = match namespace {

@@ -7,7 +7,7 @@
 use crate::core_thread::{self, CoreRequest, NewQueue};
 use headwater_dma::frame::FramePool;
 use headwater_dma::iova::Iova;
-use headwater_dma::pool::{Pool, PoolTicker};
+use headwater_dma::pool::{Pool, PoolError, PoolTicker};
 use headwater_host::clock::{Clock, Nanos};
 use headwater_host::shared_memory::SharedMemory;
 use headwater_host::wake::WakeDescriptor;
@@ -16,7 +16,7 @@ use headwater_io::namespace_request::NamespaceRequest;
 use headwater_io::ring_queue::{QueueWakeups, RingQueue};
 use headwater_io::{
     ArmResult, Buffer, ClientNamespace, Command, CompletedCommand, DeviceBackend, DevicePool, IoError,
-    IoLimits, MemoryRegistrar, QueueTransport, RejectedCommand,
+    IoLimits, MemoryRegistrar, PoolSettings, QueueTransport, RejectedCommand,
 };
 use headwater_ssd::engine::{DeviceConfig, SsdDevice, StartTime};
 use headwater_ssd::media::file::{FileMedia, FileOptions};
@@ -108,13 +108,17 @@ impl MemoryRegistrar for ThreadRegistrar {
 }
 
 /// Starts a new device in memory.
-pub(crate) fn in_memory(bytes: u64) -> Result<InProcess, IoError> {
+pub(crate) fn in_memory(bytes: u64, settings: &PoolSettings) -> Result<InProcess, IoError> {
     let media = MemoryMedia::erased(geometry_for(bytes)?).map_err(cannot_open)?;
-    start(media)
+    start(media, settings)
 }
 
 /// Starts the device of a data directory, created if there is none.
-pub(crate) fn in_directory(path: &Path, capacity: Option<u64>) -> Result<InProcess, IoError> {
+pub(crate) fn in_directory(
+    path: &Path,
+    capacity: Option<u64>,
+    settings: &PoolSettings,
+) -> Result<InProcess, IoError> {
     let named = |error: &dyn Display| cannot_open(format_args!("{}: {error}", path.display()));
     std::fs::create_dir_all(path).map_err(|error| named(&error))?;
     let options = FileOptions::default();
@@ -126,7 +130,7 @@ pub(crate) fn in_directory(path: &Path, capacity: Option<u64>) -> Result<InProce
         let capacity = capacity.unwrap_or(CAPACITY_DEFAULT.min(free / 2));
         FileMedia::create(path, geometry_for(capacity)?, fastrand::u128(..).to_le_bytes(), options)
     };
-    start(media.map_err(|error| named(&error))?)
+    start(media.map_err(|error| named(&error))?, settings)
 }
 
 /// Returns the geometry of `capacity` bytes of flash: whole blocks, a multiple of the dies.
@@ -140,7 +144,7 @@ fn geometry_for(capacity: u64) -> Result<FlashGeometry, IoError> {
     Ok(FlashGeometry::with_blocks(narrow(capacity / block_bytes / dies * dies)))
 }
 
-fn start<M: Media + Send + 'static>(media: M) -> Result<InProcess, IoError> {
+fn start<M: Media + Send + 'static>(media: M, settings: &PoolSettings) -> Result<InProcess, IoError> {
     let clock = Clock::start();
     let pool = Pool::open(FramePool::pool_config_for(FRAMES_MAX)).map_err(cannot_open)?;
     let ticker = pool.ticker().map_err(cannot_open)?;
@@ -167,7 +171,7 @@ fn start<M: Media + Send + 'static>(media: M) -> Result<InProcess, IoError> {
         _ticker: ticker,
     };
     let core = Arc::new(core);
-    let memory = DevicePool::open(ThreadRegistrar(Arc::downgrade(&core)))?;
+    let memory = DevicePool::open(ThreadRegistrar(Arc::downgrade(&core)), settings)?;
     Ok(InProcess { device_thread: core, memory })
 }
 
@@ -182,6 +186,14 @@ impl DeviceBackend for InProcess {
 
     fn region(&mut self, bytes: usize) -> Result<Buffer, IoError> {
         self.memory.buffer(bytes)
+    }
+
+    fn pool(&self) -> &Pool {
+        self.memory.pool()
+    }
+
+    fn pool_error(&self, error: PoolError) -> IoError {
+        self.memory.error(error)
     }
 
     fn queue(&mut self, depth: u32) -> Result<Box<dyn QueueTransport>, IoError> {

@@ -19,6 +19,11 @@
 //! io_uring, are for `io-uring:` and `nvme-ng:`. The latter has one namespace, with any number; `partition=N` limits
 //! all access to that partition.
 //!
+//! Every device takes the settings of its pool of memory, uDMA's m, M and t among them: `pool-chunk=4MiB` (m, which then
+//! does not adapt to the load), `pool-cap=1GiB` (M), `pool-idle=10s` (t), `pool-tiers=paper-5.2` (also `paper-4.1`,
+//! `calibrated`, or `SMALL:LARGE` in bytes), `pool-static=3MiB` (the static tier; 0 for none) and `pool-node=0` (the
+//! memory node). [`Device::open_with`] takes them as [`PoolSettings`].
+//!
 //! ```
 //! use headwater::Device;
 //!
@@ -145,8 +150,8 @@ pub use headwater_io as io;
 pub use headwater_io::namespace_request::{DurabilitySpec, NamespaceRequest, NamespaceSpec};
 pub use headwater_io::{
     AsyncHandle, Buffer, ClientNamespace, Command, CompletedCommand, Completion, Handle, IoError, IoRequest,
-    Queue, RejectedCommand, RequestError, SharedQueue, StoreCondition, SubmitError, TransferData,
-    WriteDurability,
+    PoolSettings, Queue, RejectedCommand, RequestError, SharedQueue, StoreCondition, SubmitError,
+    TransferData, WriteDurability,
 };
 pub use headwater_nvme as nvme;
 pub use headwater_nvme::spec::priority::QueuePriority;

@@ -3,12 +3,13 @@
 //! Input: a URL, or a bare path. Output: the location of the device, and its namespace. Invariant: an unknown scheme,
 //! an unknown key and an invalid value are refused, with a message that says what is valid.
 
+use headwater_dma::pool::TierThresholds;
 use headwater_host::clock::Nanos;
 use headwater_host::uring::UringChoice;
-use headwater_io::IoError;
 use headwater_io::model::{ModelContents, ModelSettings, ServiceTimes};
 use headwater_io::passthrough::PassthroughOptions;
 use headwater_io::uring::UringOptions;
+use headwater_io::{IoError, PoolSettings};
 use headwater_nvme::driver::ArbitrationWeights;
 use std::path::PathBuf;
 
@@ -62,6 +63,8 @@ pub struct DeviceUrl {
     pub location: DeviceLocation,
     /// The namespace; 0 for the only one of a device that has one, with any number.
     pub namespace: u32,
+    /// The settings of the device's pool of memory.
+    pub pool: PoolSettings,
 }
 
 impl DeviceUrl {
@@ -73,11 +76,12 @@ impl DeviceUrl {
         let (body, query) = text.split_once('?').unwrap_or((text, ""));
         let mut query = UrlParameters::read(text, query)?;
         let namespace = query.number("ns")?;
+        let pool = parse_pool(&mut query)?;
         let place = parse_location(text, body, &mut query)?;
         query.refuse_unknown()?;
         let first = if matches!(place, DeviceLocation::Passthrough(..)) { 0 } else { 1 };
         let namespace = namespace.unwrap_or(first);
-        Ok(Self { location: place, namespace })
+        Ok(Self { location: place, namespace, pool })
     }
 }
 
@@ -209,6 +213,22 @@ fn parse_location(text: &str, body: &str, query: &mut UrlParameters<'_>) -> Resu
     }
 }
 
+/// Parses the settings of the pool, which every device has.
+fn parse_pool(query: &mut UrlParameters<'_>) -> Result<PoolSettings, IoError> {
+    let size = |text: &str| parse_size(text).and_then(|bytes| usize::try_from(bytes).ok());
+    let tiers = |text: &str| TierThresholds::parse(text).ok();
+    Ok(PoolSettings {
+        chunk_bytes: query.take("pool-chunk", "a size, as 4MiB", size)?,
+        cap_bytes: query.take("pool-cap", "a size, as 1GiB", size)?,
+        idle: query.take("pool-idle", "a time, as 10s", parse_time)?,
+        tiers: query
+            .take("pool-tiers", "calibrated, paper-4.1, paper-5.2 or SMALL:LARGE in bytes", tiers)?
+            .flatten(),
+        static_bytes: query.take("pool-static", "a size, as 3MiB", size)?,
+        node: query.number("pool-node")?,
+    })
+}
+
 /// Parses the weights of the classes high, medium and low.
 fn parse_weights(text: &str) -> Option<ArbitrationWeights> {
     let weight = |text: &str| text.parse().ok().filter(|weight| (1..=256).contains(weight));
@@ -246,7 +266,7 @@ fn parse_model(
     Ok(ModelSettings { block_bytes: block_bytes.unwrap_or(null.block_bytes), contents, service, ..null })
 }
 
-/// Parses a whole number of nanoseconds, microseconds or milliseconds.
+/// Parses a whole number of nanoseconds, microseconds, milliseconds or seconds.
 fn parse_time(text: &str) -> Option<Nanos> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
@@ -254,6 +274,7 @@ fn parse_time(text: &str) -> Option<Nanos> {
         "ns" => 1,
         "us" => 1_000,
         "ms" => 1_000_000,
+        "s" => 1_000_000_000,
         _ => return None,
     };
     number.parse::<u64>().ok()?.checked_mul(nanos).map(Nanos)
@@ -342,6 +363,29 @@ mod tests {
         assert_eq!(parsed("nvme-tcp://127.0.0.1:4420/nqn.2014-08.org:x?ns=2"), (tcp(None, None), 2));
         let secured = "nvme-tcp://127.0.0.1:4420/nqn.2014-08.org:x?psk=/etc/keys&host=nqn.h";
         assert_eq!(parsed(secured), (tcp(Some("/etc/keys"), Some("nqn.h")), 1));
+    }
+
+    #[test]
+    fn pool_settings_are_parsed_for_every_device() {
+        let text = "mem:64MiB?pool-chunk=1MiB&pool-cap=32MiB&pool-idle=10s&pool-tiers=paper-5.2&pool-static=1MiB\
+                    &pool-node=0&ns=2";
+        let url = DeviceUrl::parse(text).unwrap();
+        let named = PoolSettings {
+            chunk_bytes: Some(1 << 20),
+            cap_bytes: Some(32 << 20),
+            idle: Some(Nanos(10_000_000_000)),
+            tiers: Some(TierThresholds::PAPER_5_2),
+            static_bytes: Some(1 << 20),
+            node: Some(0),
+        };
+        assert_eq!((url.location, url.namespace, url.pool), (DeviceLocation::Memory(64 << 20), 2, named));
+        let url = DeviceUrl::parse("null:1GiB?pool-tiers=calibrated").unwrap();
+        assert!(url.pool.is_default());
+        for (key, says) in [("pool-tiers=big", "paper-5.2"), ("pool-chunk=x", "4MiB"), ("pool-idle=3", "10s")]
+        {
+            let refused = DeviceUrl::parse(&format!("attach:x?{key}")).unwrap_err().to_string();
+            assert!(refused.contains(says), "{refused}");
+        }
     }
 
     #[test]

@@ -193,6 +193,15 @@ impl SharedMemory {
         Some(unsafe { slice::from_raw_parts_mut(mapping.start.as_ptr(), mapping.bytes) })
     }
 
+    /// Returns a handle to the same pages with a value that is dropped after its last clone, and before the pages are
+    /// unmapped: a pin of the pages, for example. The value must not end the mapping.
+    #[must_use]
+    pub fn kept_with(self, value: Box<dyn Send + Sync>) -> Self {
+        let (start, bytes) = (self.mapping.start, self.mapping.bytes);
+        let origin = MappingOrigin::KeptWith(Some(value), self);
+        Self { mapping: Arc::new(RegionMapping { start, bytes, origin }) }
+    }
+
     /// Keeps the pages from ever returning, even if other handles exist: a device may still write there.
     pub fn leak(self) {
         let _never_dropped = ManuallyDrop::new(self.mapping);
@@ -337,6 +346,8 @@ enum MappingOrigin {
     JoinedMappings(Option<GuardedRange>),
     /// Pages lent by a reservation; `None` only while they return to it.
     LentPages(Option<LentSpan>, Box<dyn SpanSink>),
+    /// Another mapping, and a value that is dropped first.
+    KeptWith(Option<Box<dyn Send + Sync>>, SharedMemory),
 }
 
 // SAFETY: bounds and alignment: not concerned. Lifetime: the pages belong to the process, not to a thread, and are
@@ -354,6 +365,7 @@ impl RegionMapping {
         match &self.origin {
             MappingOrigin::Guarded(mapping) => mapping.lost(),
             MappingOrigin::JoinedMappings(guard) => guard.as_ref().map(GuardedRange::lost),
+            MappingOrigin::KeptWith(_, memory) => memory.mapping.lost(),
             MappingOrigin::KernelMapping | MappingOrigin::LentPages(..) => None,
         }
     }
@@ -366,6 +378,10 @@ impl Drop for RegionMapping {
                 if let Some(span) = span.take() {
                     home.return_span(span.reclaim());
                 }
+                return;
+            }
+            MappingOrigin::KeptWith(value, _) => {
+                drop(value.take());
                 return;
             }
             // It unmaps itself.

@@ -9,6 +9,7 @@ use crate::command::{Command, TransferData};
 use crate::error::{IoError, RejectedCommand, SubmitError};
 use crate::namespace_request::NamespaceRequest;
 use crate::queue::Completion;
+use headwater_dma::pool::{Pool, PoolError};
 use headwater_host::clock::Nanos;
 use headwater_nvme::spec::priority::QueuePriority;
 use headwater_nvme::spec::status::Status;
@@ -35,6 +36,14 @@ pub trait DeviceBackend: Send + fmt::Debug {
     /// # Errors
     /// [`IoError`] when memory is exhausted or a limit is reached.
     fn region(&mut self, bytes: usize) -> Result<Buffer, IoError>;
+
+    /// Returns the pool of that memory: its limits, its statistics, and its wait queue.
+    fn pool(&self) -> &Pool;
+
+    /// Converts an error of that pool. A backend that registers memory with its device has the device's reason.
+    fn pool_error(&self, error: PoolError) -> IoError {
+        error.into()
+    }
 
     /// Maps memory that the device's process makes and lends, contiguous and page-aligned, all zeroes. It stays
     /// registered as long as the backend exists.

@@ -4,8 +4,9 @@
 //! single handle. Invariant: a command in flight holds a handle, so no reference exists to bytes that a device,
 //! possibly another process, may write.
 
-use headwater_dma::buffer::{LendableMemory as _, PoolBuffer as Pooled};
+use headwater_dma::buffer::{LendableMemory as _, PoolAllocation, PoolBuffer as Pooled};
 use headwater_dma::iova::Iova;
+use headwater_dma::pool::PinnedMemory;
 use headwater_host::shared_memory::{OutOfRegion, SharedMemory};
 
 /// A run of registered memory. A clone or a slice is another handle to the same bytes; the memory returns to its pool
@@ -43,6 +44,30 @@ impl Buffer {
             bytes,
             registration: segment.slot.map(|(number, _)| number),
         }
+    }
+
+    /// Returns a buffer for each piece of an allocation, in order. All pieces but the last are whole pages, so that one
+    /// command can name them as a PRP list or as SGL descriptors.
+    #[must_use]
+    pub fn from_allocation(allocation: PoolAllocation) -> Vec<Self> {
+        match allocation {
+            PoolAllocation::Contiguous(buffer) => vec![Self::from_pool(buffer)],
+            PoolAllocation::Scattered(pieces) => {
+                pieces.into_buffers().into_iter().map(Self::from_pool).collect()
+            }
+        }
+    }
+
+    /// Returns a buffer over the caller's own memory, which stays pinned until the last handle is dropped.
+    #[must_use]
+    pub fn from_import(pinned: PinnedMemory<SharedMemory>) -> Self {
+        let memory = pinned.memory().clone();
+        let bytes = memory.bytes();
+        let segment = pinned.segment(0, bytes);
+        let start = segment.and_then(|segment| segment.iova).unwrap_or(memory.address() as u64);
+        let registration = segment.and_then(|segment| segment.slot).map(|(number, _)| number);
+        let memory = memory.kept_with(Box::new(pinned));
+        Self { memory, start: Iova(start), offset: 0, bytes, registration }
     }
 
     /// Returns a part of the buffer.

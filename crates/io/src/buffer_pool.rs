@@ -5,7 +5,10 @@
 
 use crate::buffer::Buffer;
 use crate::error::IoError;
-use headwater_dma::pool::{Pool, PoolConfig, PoolError, PoolTicker};
+use crate::pool_settings::PoolSettings;
+use headwater_dma::buffer::PoolAllocation;
+use headwater_dma::pool::{Pool, PoolConfig, PoolError, PoolRequest, PoolTicker};
+use headwater_host::clock::Nanos;
 
 /// The pool and its thread.
 #[derive(Debug)]
@@ -24,15 +27,36 @@ impl BufferPool {
 
     /// Allocates a buffer of at least one byte. If pinning fails, releases idle memory and retries.
     pub(crate) fn buffer(&self, bytes: usize) -> Result<Buffer, PoolError> {
-        let found = match self.pool.buffer(bytes.max(1)) {
-            Err(PoolError::Pin(_)) if self.pool.trim() > 0 => self.pool.buffer(bytes.max(1)),
-            found => found,
-        };
-        found.map(Buffer::from_pool)
+        retry_trimmed(&self.pool, || self.pool.buffer(bytes.max(1))).map(Buffer::from_pool)
     }
 
     /// Returns the pool.
     pub(crate) fn pool(&self) -> &Pool {
         &self.pool
+    }
+}
+
+/// Returns the pool of a device that needs no registration: the process's, or one of its own if settings are named.
+pub(crate) fn open_unregistered(settings: &PoolSettings) -> Result<Pool, IoError> {
+    if settings.is_default() { Ok(Pool::of_process()?) } else { Ok(Pool::open(settings.unregistered()?)?) }
+}
+
+/// Allocates memory for a request, and waits for it if `wait` is given. If pinning fails, releases idle memory and
+/// retries.
+pub(crate) fn allocate(
+    pool: &Pool,
+    request: &PoolRequest,
+    wait: Option<Nanos>,
+) -> Result<PoolAllocation, PoolError> {
+    retry_trimmed(pool, || match wait {
+        Some(span) => pool.allocate_within(request, span),
+        None => pool.allocate(request),
+    })
+}
+
+fn retry_trimmed<T>(pool: &Pool, allocate: impl Fn() -> Result<T, PoolError>) -> Result<T, PoolError> {
+    match allocate() {
+        Err(PoolError::Pin(_)) if pool.trim() > 0 => allocate(),
+        found => found,
     }
 }

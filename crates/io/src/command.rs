@@ -218,7 +218,10 @@ impl Command {
         block_bytes: u32,
         into: Vec<Buffer>,
     ) -> Result<Self, IoError> {
-        let data = TransferData::Scatter(into);
+        let data = match <[Buffer; 1]>::try_from(into) {
+            Ok([only]) => TransferData::FromDevice(only),
+            Err(several) => TransferData::Scatter(several),
+        };
         let range = range_of(lba, data.bytes(), block_bytes)?;
         Ok(Self { entry: nvm::read(namespace, range, 0, BlockOptions::NONE), data })
     }
@@ -234,7 +237,10 @@ impl Command {
         from: Vec<Buffer>,
         durable: WriteDurability,
     ) -> Result<Self, IoError> {
-        let data = TransferData::Gather(from);
+        let data = match <[Buffer; 1]>::try_from(from) {
+            Ok([only]) => TransferData::ToDevice(only),
+            Err(several) => TransferData::Gather(several),
+        };
         let range = range_of(lba, data.bytes(), block_bytes)?;
         Ok(Self { entry: nvm::write(namespace, range, 0, durable.options()), data })
     }

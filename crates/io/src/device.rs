@@ -19,6 +19,8 @@ use crate::handle::{Handle, HandleBuilder};
 use crate::key_list::decode_key_list;
 use crate::namespace_request::{NamespaceRequest, NamespaceSpec};
 use crate::queue::{Completion, Queue};
+use headwater_dma::pool::PoolError;
+use headwater_host::width::narrow;
 use headwater_nvme::spec::priority::QueuePriority;
 use headwater_nvme::spec::status::Status;
 
@@ -26,6 +28,13 @@ use headwater_nvme::spec::status::Status;
 const SCRATCH_BYTES: usize = 1 << 20;
 /// The depth of the queue of blocking calls.
 const BLOCKING_QUEUE_DEPTH: u32 = 16;
+
+mod memory;
+
+pub use memory::{BufferFuture, ImportedBuffer};
+
+/// The most pieces of memory of a blocking call's command.
+const SEGMENTS_MAX: usize = 256;
 
 /// An open device, accessed through one of its namespaces.
 #[derive(Debug)]
@@ -35,11 +44,11 @@ pub struct Device {
     blocking: Option<BlockingState>,
 }
 
-/// The queue and the buffer of blocking calls.
+/// The queue of blocking calls, and the buffer of those whose length the device decides.
 #[derive(Debug)]
 struct BlockingState {
     queue: Queue,
-    scratch: Buffer,
+    scratch: Option<Buffer>,
 }
 
 impl Device {
@@ -97,26 +106,6 @@ impl Device {
             self.namespace = facts;
         }
         Ok(())
-    }
-
-    /// Allocates memory for commands: contiguous, page-aligned, from this device's pool. It returns to the pool when
-    /// its last handle is dropped, commands in flight included, and holds whatever this process last had there.
-    ///
-    /// # Errors
-    /// [`IoError`] when memory is exhausted or a limit is reached.
-    pub fn buffer(&mut self, bytes: usize) -> Result<Buffer, IoError> {
-        self.backend.region(bytes)
-    }
-
-    /// Maps memory that a daemon makes and lends to this client, contiguous and page-aligned, all zeroes. The daemon
-    /// counts it against the client's grant. It stays registered until this device is dropped, also if every handle to
-    /// it is dropped before, and keeps its bytes when the daemon is restarted.
-    ///
-    /// # Errors
-    /// [`IoError::Unsupported`] for a device that is not in a daemon; [`IoError`] when memory is exhausted or a limit is
-    /// reached.
-    pub fn lent_buffer(&mut self, bytes: usize) -> Result<Buffer, IoError> {
-        self.backend.lent_region(bytes)
     }
 
     /// Creates a queue for up to `depth` commands in flight; it may move to another thread.
@@ -190,7 +179,8 @@ impl Device {
         if value.len() > most {
             return Err(IoError::TransferTooLong { bytes: value.len(), max: most });
         }
-        let from = self.scratch(value.len())?.slice(0, value.len())?;
+        let from = self.backend.region(value.len()).or_else(|error| self.instead_of(error, value.len()))?;
+        let from = from.slice(0, value.len())?;
         from.write(0, value)?;
         self.run(Command::put(self.namespace.id, key, from, condition)?)?.into_result().map(drop)
     }
@@ -248,11 +238,17 @@ impl Device {
     pub fn read(&mut self, lba: u64, into: &mut [u8]) -> Result<(), IoError> {
         let mut at = lba;
         for piece in into.chunks_mut(self.block_transfer_bytes_max()?) {
-            let buffer = self.scratch(piece.len())?.slice(0, piece.len())?;
-            let command = Command::read(self.namespace.id, at, self.namespace.block_bytes, buffer.clone())?;
+            let buffers = self.payload(piece.len())?;
+            let command =
+                Command::read_scattered(self.namespace.id, at, self.namespace.block_bytes, buffers.clone())?;
             self.run(command)?.into_result()?;
-            buffer.read(0, piece)?;
             at += blocks(piece.len(), self.namespace.block_bytes);
+            let mut rest = piece;
+            for buffer in &buffers {
+                let (here, later) = rest.split_at_mut(buffer.bytes());
+                buffer.read(0, here)?;
+                rest = later;
+            }
         }
         Ok(())
     }
@@ -264,10 +260,15 @@ impl Device {
     pub fn write(&mut self, lba: u64, from: &[u8], durable: WriteDurability) -> Result<(), IoError> {
         let mut at = lba;
         for piece in from.chunks(self.block_transfer_bytes_max()?) {
-            let buffer = self.scratch(piece.len())?.slice(0, piece.len())?;
-            buffer.write(0, piece)?;
+            let buffers = self.payload(piece.len())?;
+            let mut rest = piece;
+            for buffer in &buffers {
+                let (here, later) = rest.split_at(buffer.bytes());
+                buffer.write(0, here)?;
+                rest = later;
+            }
             let block_bytes = self.namespace.block_bytes;
-            let command = Command::write(self.namespace.id, at, block_bytes, buffer, durable)?;
+            let command = Command::write_gathered(self.namespace.id, at, block_bytes, buffers, durable)?;
             self.run(command)?.into_result()?;
             at += blocks(piece.len(), block_bytes);
         }
@@ -287,9 +288,7 @@ impl Device {
 
     /// Returns the most bytes of one blocking call's command.
     fn transfer_bytes_max(&mut self) -> Result<usize, IoError> {
-        self.scratch(0)?;
-        let limits = self.blocking.as_ref().map(|blocking| blocking.queue.limits());
-        Ok(limits.map_or(TRANSFER_BYTES_MAX, |limits| limits.transfer_bytes_max.min(TRANSFER_BYTES_MAX)))
+        Ok(self.blocking()?.queue.limits().transfer_bytes_max.min(TRANSFER_BYTES_MAX))
     }
 
     /// Returns the buffer of blocking calls, up to the length that one command may fill.
@@ -304,26 +303,53 @@ impl Device {
         if bytes > TRANSFER_BYTES_MAX {
             return Err(IoError::TransferTooLong { bytes, max: TRANSFER_BYTES_MAX });
         }
-        let have = match &mut self.blocking {
-            Some(blocking) => blocking,
-            None => {
-                let queue = Queue::over(self.backend.queue(BLOCKING_QUEUE_DEPTH)?);
-                let scratch = self.backend.region(SCRATCH_BYTES)?;
-                self.blocking.insert(BlockingState { queue, scratch })
-            }
-        };
-        if have.scratch.bytes() < bytes {
-            have.scratch = self.backend.region(bytes.next_power_of_two())?;
+        let have = self.blocking()?.scratch.clone();
+        if let Some(scratch) = have.filter(|scratch| scratch.bytes() >= bytes) {
+            return Ok(scratch);
         }
-        Ok(have.scratch.clone())
+        let scratch = self.backend.region(bytes.next_power_of_two().max(SCRATCH_BYTES))?;
+        self.blocking()?.scratch = Some(scratch.clone());
+        Ok(scratch)
+    }
+
+    /// Returns the memory of one command that moves blocks: a slot, pieces of the pool, or memory of its own, by its
+    /// length.
+    fn payload(&mut self, bytes: usize) -> Result<Vec<Buffer>, IoError> {
+        let segments = self.blocking()?.queue.limits().segments_max.clamp(1, SEGMENTS_MAX);
+        match self.buffers(bytes, narrow(segments)) {
+            Ok(buffers) => Ok(buffers),
+            Err(error) => Ok(vec![self.instead_of(error, bytes)?]),
+        }
+    }
+
+    /// Returns the buffer of blocking calls if the program holds all other memory, so that a call need not wait for
+    /// buffers that only its own thread can return.
+    fn instead_of(&mut self, error: IoError, bytes: usize) -> Result<Buffer, IoError> {
+        match (error, self.blocking()?.scratch.clone()) {
+            (IoError::Pool(PoolError::WouldBlock { .. }), Some(scratch)) if scratch.bytes() >= bytes => {
+                Ok(scratch.slice(0, bytes)?)
+            }
+            (error, _) => Err(error),
+        }
+    }
+
+    /// Returns the state of blocking calls, whose queue is created with the first.
+    fn blocking(&mut self) -> Result<&mut BlockingState, IoError> {
+        if self.blocking.is_none() {
+            let queue = Queue::over(self.backend.queue(BLOCKING_QUEUE_DEPTH)?);
+            self.blocking = Some(BlockingState { queue, scratch: None });
+        }
+        match &mut self.blocking {
+            Some(blocking) => Ok(blocking),
+            None => unreachable!("the state was set two lines above"),
+        }
     }
 
     /// Submits one command and waits for its completion.
     fn run(&mut self, command: Command) -> Result<Completion, IoError> {
-        self.scratch(0)?;
         let gone =
             || IoError::Device { reason: "a command did not complete; open the device again".to_owned() };
-        let queue = &mut self.blocking.as_mut().ok_or_else(gone)?.queue;
+        let queue = &mut self.blocking()?.queue;
         queue.submit(command, 0)?;
         queue.wait(None)?.ok_or_else(gone)
     }

@@ -6,6 +6,7 @@
 use crate::buffer::Buffer;
 use crate::buffer_pool::BufferPool;
 use crate::error::IoError;
+use crate::pool_settings::PoolSettings;
 use headwater_dma::iova::Iova;
 use headwater_dma::pool::{
     ChunkRule, MemoryPinner, NodeRange, PROCESS_POOL_CAP, PinError, PinToken, Pool, PoolConfig, PoolError,
@@ -19,6 +20,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 const CHUNK_BYTES_INITIAL: usize = 256 << 10;
 /// The bounds between which the chunk size adapts to the load.
 const CHUNK_SIZING: ChunkRule = ChunkRule::Adaptive { min: 256 << 10, max: 64 << 20 };
+
+/// Bytes of the static tier, as small as the first chunk for the same reason.
+const STATIC_BYTES: usize = 256 << 10;
 
 /// The registration of memory with a device.
 pub trait MemoryRegistrar: Send + Sync + fmt::Debug {
@@ -117,14 +121,15 @@ impl<R: MemoryRegistrar + 'static> DevicePool<R> {
     /// device open.
     ///
     /// # Errors
-    /// [`IoError`] when addresses, descriptors or threads are exhausted.
-    pub fn open(registrar: R) -> Result<Self, IoError> {
+    /// [`IoError`] for impossible settings, or when addresses, descriptors or threads are exhausted.
+    pub fn open(registrar: R, settings: &PoolSettings) -> Result<Self, IoError> {
         let pinner = Arc::new(RegisteringPinner {
             registrar,
             files: Mutex::new(Vec::new()),
             refusal: Mutex::new(None),
         });
-        let pool = BufferPool::open(PoolConfig {
+        let pool = BufferPool::open(settings.apply(PoolConfig {
+            static_bytes: STATIC_BYTES,
             chunk: CHUNK_BYTES_INITIAL,
             chunk_rule: CHUNK_SIZING,
             cap: PROCESS_POOL_CAP,
@@ -132,7 +137,7 @@ impl<R: MemoryRegistrar + 'static> DevicePool<R> {
             sharing: PoolSharing::Shared,
             pinner: Arc::clone(&pinner) as Arc<dyn MemoryPinner>,
             ..PoolConfig::default()
-        })?;
+        })?)?;
         Ok(Self { pool, pinner })
     }
 
@@ -141,13 +146,17 @@ impl<R: MemoryRegistrar + 'static> DevicePool<R> {
     /// # Errors
     /// [`IoError`] of the failed registration, or [`IoError::Pool`].
     pub fn buffer(&self, bytes: usize) -> Result<Buffer, IoError> {
-        self.pool.buffer(bytes).map_err(|error| {
-            let refusal = self.pinner.refusal.lock().unwrap_or_else(PoisonError::into_inner).take();
-            match (error, refusal) {
-                (PoolError::Pin(_), Some(refusal)) => refusal,
-                (error, _) => error.into(),
-            }
-        })
+        self.pool.buffer(bytes).map_err(|error| self.error(error))
+    }
+
+    /// Returns the device's reason for a failed registration, if the error of the pool is that.
+    #[must_use]
+    pub fn error(&self, error: PoolError) -> IoError {
+        let refusal = self.pinner.refusal.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match (error, refusal) {
+            (PoolError::Pin(_), Some(refusal)) => refusal,
+            (error, _) => error.into(),
+        }
     }
 
     /// Returns the pool.

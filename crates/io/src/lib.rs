@@ -63,6 +63,8 @@ pub mod namespace_request;
 pub mod nvme_tcp;
 #[cfg(not(loom))]
 pub mod passthrough;
+#[cfg(not(loom))]
+pub mod pool_settings;
 pub mod private_file;
 #[cfg(not(loom))]
 pub mod queue;
@@ -101,6 +103,8 @@ pub use future::AsyncHandle;
 pub use handle::{Handle, IoRequest, RefusedRequest};
 #[cfg(not(loom))]
 pub use nvme_tcp::{NvmeTcp, NvmeTcpTarget};
+#[cfg(not(loom))]
+pub use pool_settings::PoolSettings;
 #[cfg(not(loom))]
 pub use queue::{Completion, Queue};
 #[cfg(not(loom))]

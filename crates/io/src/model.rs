@@ -20,10 +20,12 @@ pub use device::{ArbitrationMode, ServiceTimes};
 
 use crate::backend::{DeviceBackend, IoLimits, QueueTransport};
 use crate::buffer::Buffer;
+use crate::buffer_pool::open_unregistered;
 use crate::client_namespace::ClientNamespace;
 use crate::clock::IoClock;
 use crate::error::IoError;
 use crate::namespace_request::NamespaceRequest;
+use crate::pool_settings::PoolSettings;
 use contents::ModelBlocks;
 use device::ModelCore;
 use headwater_dma::pool::Pool;
@@ -127,8 +129,16 @@ impl ModelDevice {
             facts,
             core,
             clock: time,
-            pool: Pool::of_process()?,
+            pool: open_unregistered(&PoolSettings::default())?,
         })
+    }
+
+    /// Returns the same device with a pool of its own, with these settings, unless they are the default.
+    ///
+    /// # Errors
+    /// [`IoError`] for impossible settings.
+    pub fn with_pool(self, settings: &PoolSettings) -> Result<Self, IoError> {
+        Ok(Self { pool: open_unregistered(settings)?, ..self })
     }
 
     /// Returns the namespace.
@@ -156,6 +166,10 @@ impl DeviceBackend for ModelDevice {
 
     fn region(&mut self, bytes: usize) -> Result<Buffer, IoError> {
         Ok(Buffer::from_pool(self.pool.buffer(bytes)?))
+    }
+
+    fn pool(&self) -> &Pool {
+        &self.pool
     }
 
     fn queue(&mut self, depth: u32) -> Result<Box<dyn QueueTransport>, IoError> {

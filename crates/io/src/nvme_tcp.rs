@@ -17,9 +17,11 @@ mod session;
 
 use crate::backend::{DeviceBackend, QueueTransport};
 use crate::buffer::Buffer;
+use crate::buffer_pool::open_unregistered;
 use crate::client_namespace::ClientNamespace;
 use crate::error::IoError;
 use crate::namespace_request::NamespaceRequest;
+use crate::pool_settings::PoolSettings;
 use headwater_dma::pool::Pool;
 use headwater_host::clock::Nanos;
 use headwater_nvme::spec::fabrics::DISCOVERY_NAME;
@@ -86,6 +88,8 @@ impl NvmeTcpTarget {
 #[derive(Debug)]
 pub struct NvmeTcp {
     session: Arc<TcpSession>,
+    /// Memory that only this process accesses.
+    pool: Pool,
 }
 
 impl NvmeTcp {
@@ -96,7 +100,16 @@ impl NvmeTcp {
     /// [`IoError::Limit`] when none of its controllers is free, [`IoError::Unsupported`] for a key in a build without
     /// TLS.
     pub fn open(target: NvmeTcpTarget) -> Result<Self, IoError> {
-        Ok(Self { session: TcpSession::open(target)? })
+        Self::open_with(target, &PoolSettings::default())
+    }
+
+    /// Connects as [`open`](Self::open), with these settings of the pool.
+    ///
+    /// # Errors
+    /// As for [`open`](Self::open); or impossible settings.
+    pub fn open_with(target: NvmeTcpTarget, settings: &PoolSettings) -> Result<Self, IoError> {
+        let pool = open_unregistered(settings)?;
+        Ok(Self { session: TcpSession::open(target)?, pool })
     }
 
     /// Returns the names of the subsystems that a discovery controller at `address` lists.
@@ -130,8 +143,11 @@ impl DeviceBackend for NvmeTcp {
     }
 
     fn region(&mut self, bytes: usize) -> Result<Buffer, IoError> {
-        // Only this process accesses it.
-        Ok(Buffer::from_pool(Pool::of_process()?.buffer(bytes.max(1))?))
+        Ok(Buffer::from_pool(self.pool.buffer(bytes.max(1))?))
+    }
+
+    fn pool(&self) -> &Pool {
+        &self.pool
     }
 
     fn queue(&mut self, depth: u32) -> Result<Box<dyn QueueTransport>, IoError> {

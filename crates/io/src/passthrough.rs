@@ -17,11 +17,13 @@ use crate::client_namespace::ClientNamespace;
 use crate::command::Command;
 use crate::error::IoError;
 use crate::namespace_request::NamespaceRequest;
+use crate::pool_settings::PoolSettings;
 use crate::queue::Queue;
 use crate::uring::pool::{RingPool, SLOTS};
 use crate::uring::queue::UringQueue;
 use commands::PassthroughCommands;
 use device_file::DeviceFile;
+use headwater_dma::pool::Pool;
 use headwater_host::device_ring::{DeviceRing, NvmeWork, RingOptions};
 use headwater_host::uring::{RingKind, UringChoice};
 use headwater_nvme::spec::status::Status;
@@ -59,9 +61,21 @@ impl PassthroughDevice {
     /// # Errors
     /// [`IoError::Device`] with the fault of the path or the partition, or the reason why the device cannot be polled.
     pub fn open(path: &Path, options: PassthroughOptions) -> Result<Self, IoError> {
+        Self::open_with(path, options, &PoolSettings::default())
+    }
+
+    /// Opens as [`open`](Self::open), with these settings of the pool.
+    ///
+    /// # Errors
+    /// As for [`open`](Self::open); or impossible settings.
+    pub fn open_with(
+        path: &Path,
+        options: PassthroughOptions,
+        settings: &PoolSettings,
+    ) -> Result<Self, IoError> {
         let file = Arc::new(DeviceFile::open(path, options.partition)?);
-        let mut device =
-            Self { file, pool: RingPool::open()?, options, registration_slots: SLOTS, note: None };
+        let pool = RingPool::open(settings)?;
+        let mut device = Self { file, pool, options, registration_slots: SLOTS, note: None };
         if options.poll {
             device.file.check_polling()?;
         }
@@ -163,6 +177,10 @@ impl DeviceBackend for PassthroughDevice {
 
     fn region(&mut self, bytes: usize) -> Result<Buffer, IoError> {
         self.pool.buffer(bytes)
+    }
+
+    fn pool(&self) -> &Pool {
+        self.pool.pool()
     }
 
     fn queue(&mut self, depth: u32) -> Result<Box<dyn QueueTransport>, IoError> {

@@ -21,8 +21,10 @@ use crate::buffer::Buffer;
 use crate::client_namespace::ClientNamespace;
 use crate::error::IoError;
 use crate::namespace_request::NamespaceRequest;
+use crate::pool_settings::PoolSettings;
 use block_commands::BlockCommands;
 use file::BlockFile;
+use headwater_dma::pool::Pool;
 use headwater_host::device_ring::{BlockWork, DeviceRing, RingOptions};
 use headwater_host::uring::RingKind;
 use pool::RingPool;
@@ -47,8 +49,16 @@ impl UringDevice {
     /// # Errors
     /// [`IoError::Device`] with the fault of the path, or the reason why the device cannot be polled.
     pub fn open(path: &Path, options: UringOptions) -> Result<Self, IoError> {
+        Self::open_with(path, options, &PoolSettings::default())
+    }
+
+    /// Opens as [`open`](Self::open), with these settings of the pool.
+    ///
+    /// # Errors
+    /// As for [`open`](Self::open); or impossible settings.
+    pub fn open_with(path: &Path, options: UringOptions, settings: &PoolSettings) -> Result<Self, IoError> {
         let file = Arc::new(BlockFile::open(path, &options)?);
-        let mut device = Self { file, pool: RingPool::open()?, options };
+        let mut device = Self { file, pool: RingPool::open(settings)?, options };
         if options.poll {
             device.file.check_polling()?;
             device.check_polling()?;
@@ -118,6 +128,10 @@ impl DeviceBackend for UringDevice {
 
     fn region(&mut self, bytes: usize) -> Result<Buffer, IoError> {
         self.pool.buffer(bytes)
+    }
+
+    fn pool(&self) -> &Pool {
+        self.pool.pool()
     }
 
     fn queue(&mut self, depth: u32) -> Result<Box<dyn QueueTransport>, IoError> {

@@ -31,6 +31,8 @@ use crate::buffer_pool::BufferPool;
 use crate::client_namespace::ClientNamespace;
 use crate::error::IoError;
 use crate::namespace_request::NamespaceRequest;
+use crate::pool_settings::PoolSettings;
+use headwater_dma::pool::Pool;
 use headwater_host::pinning::vfio::{PciClass, VfioContainer};
 use headwater_nvme::driver::{
     ControllerInfo, DriverConfig, NamespaceKind, NvmeDriver, PoolMemory, ScannedNamespace, VfioFunction,
@@ -53,6 +55,14 @@ impl VfioDevice {
     /// [`IoError::Device`] with the obstacle and the command that removes it, the reason why the controller does not
     /// become ready, or the feature that the configuration requires and the controller lacks.
     pub fn open(address: &str, config: DriverConfig) -> Result<Self, IoError> {
+        Self::open_with(address, config, &PoolSettings::default())
+    }
+
+    /// Opens a controller as [`open`](Self::open), with these settings of its pool.
+    ///
+    /// # Errors
+    /// As for [`open`](Self::open); or impossible settings.
+    pub fn open_with(address: &str, config: DriverConfig, settings: &PoolSettings) -> Result<Self, IoError> {
         let failed = |reason: String| IoError::Device { reason: format!("{address}: {reason}") };
         let opened =
             |error: headwater_host::pinning::vfio::OpenError| IoError::Device { reason: error.to_string() };
@@ -67,7 +77,7 @@ impl VfioDevice {
             }
             None => return Err(failed("the device is gone: its configuration reads as all ones".to_owned())),
         }
-        let pool = pool::open(&container)?;
+        let pool = pool::open(&container, settings)?;
         let vectors = DeviceVectors::allocate(Arc::clone(&device), u32::from(config.io_queues) + 1);
         let vectors =
             vectors.map_err(|error| failed(format!("its interrupts cannot be allocated: {error}")))?;
@@ -128,6 +138,10 @@ impl DeviceBackend for VfioDevice {
 
     fn region(&mut self, bytes: usize) -> Result<Buffer, IoError> {
         Ok(self.pool.buffer(bytes)?)
+    }
+
+    fn pool(&self) -> &Pool {
+        self.pool.pool()
     }
 
     fn queue(&mut self, depth: u32) -> Result<Box<dyn QueueTransport>, IoError> {

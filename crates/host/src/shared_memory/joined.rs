@@ -61,7 +61,7 @@ impl SharedPages {
         match region.mapping.origin {
             _ if !on_borders || bytes == 0 => Err(wrong),
             MappingOrigin::KernelMapping | MappingOrigin::Guarded(_) => Ok(place),
-            MappingOrigin::JoinedMappings(_) | MappingOrigin::LentPages(..) => {
+            MappingOrigin::JoinedMappings(_) | MappingOrigin::LentPages(..) | MappingOrigin::KeptWith(..) => {
                 Err(JoinError::NotSingleMapping)
             }
         }

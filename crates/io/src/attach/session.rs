@@ -17,9 +17,11 @@ use crate::client_namespace::ClientNamespace;
 use crate::device_pool::{DevicePool, MemoryRegistrar};
 use crate::error::{IoError, SubmitError};
 use crate::namespace_request::NamespaceRequest;
+use crate::pool_settings::PoolSettings;
 use crate::ring_queue::{QueueWakeups, RingQueue};
 use crate::vfio::NvmeQueue;
 use headwater_dma::iova::Iova;
+use headwater_dma::pool::{Pool, PoolError};
 use headwater_host::clock::{Clock, Nanos};
 use headwater_host::ring_memory::SharedMemoryWords;
 use headwater_host::shared_memory::SharedMemory;
@@ -320,6 +322,18 @@ impl AttachBackend {
     /// # Errors
     /// [`IoError::Gone`] when no daemon answers, [`IoError::Daemon`] when the policy has no grant for this user.
     pub fn connect(path: &Path, options: AttachOptions) -> Result<Self, IoError> {
+        Self::connect_with(path, options, &PoolSettings::default())
+    }
+
+    /// Connects as [`connect`](Self::connect), with these settings of the pool.
+    ///
+    /// # Errors
+    /// As for [`connect`](Self::connect); or impossible settings.
+    pub fn connect_with(
+        path: &Path,
+        options: AttachOptions,
+        settings: &PoolSettings,
+    ) -> Result<Self, IoError> {
         let mut session = AttachSession {
             path: path.to_owned(),
             options: AttachOptions { retry_for: Nanos::ZERO, ..options },
@@ -336,7 +350,7 @@ impl AttachBackend {
         session.reconnect(0)?;
         session.options = options;
         let session = Arc::new(Mutex::new(session));
-        let memory = DevicePool::open(RegionRegistrar(Arc::downgrade(&session)))?;
+        let memory = DevicePool::open(RegionRegistrar(Arc::downgrade(&session)), settings)?;
         Ok(Self { session, memory })
     }
 }
@@ -357,6 +371,14 @@ impl DeviceBackend for AttachBackend {
 
     fn region(&mut self, bytes: usize) -> Result<Buffer, IoError> {
         self.memory.buffer(bytes)
+    }
+
+    fn pool(&self) -> &Pool {
+        self.memory.pool()
+    }
+
+    fn pool_error(&self, error: PoolError) -> IoError {
+        self.memory.error(error)
     }
 
     fn lent_region(&mut self, bytes: usize) -> Result<Buffer, IoError> {

@@ -6,7 +6,10 @@
 use crate::buffer::Buffer;
 use crate::buffer_pool::BufferPool;
 use crate::error::IoError;
-use headwater_dma::pool::{ChunkRule, MemoryPinner, PinError, PinToken, Pool, PoolConfig};
+use crate::pool_settings::PoolSettings;
+use headwater_dma::pool::{
+    ChunkRule, MemoryPinner, PinError, PinToken, Pool, PoolConfig, STATIC_BYTES_DEFAULT,
+};
 use headwater_host::device_ring::{DeviceRing, DeviceWork, RingOptions};
 use headwater_host::pinning::MemoryRange;
 use headwater_host::pinning::uring::BufferTable;
@@ -139,16 +142,17 @@ pub(crate) struct RingPool {
 }
 
 impl RingPool {
-    pub(crate) fn open() -> Result<Self, IoError> {
+    pub(crate) fn open(settings: &PoolSettings) -> Result<Self, IoError> {
         let rings = Arc::new(RingRegistrar::default());
-        let pool = BufferPool::open(PoolConfig {
+        let pool = BufferPool::open(settings.apply(PoolConfig {
+            static_bytes: STATIC_BYTES_DEFAULT,
             chunk: CHUNK,
             chunk_rule: ChunkRule::DEFAULT,
             cap: CAP,
             cap_max: CAP,
             pinner: Arc::clone(&rings) as Arc<dyn MemoryPinner>,
             ..PoolConfig::default()
-        })?;
+        })?)?;
         Ok(Self { pool, rings })
     }
 

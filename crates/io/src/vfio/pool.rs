@@ -5,7 +5,10 @@
 
 use crate::buffer_pool::BufferPool;
 use crate::error::IoError;
-use headwater_dma::pool::{ChunkRule, MemoryPinner, PinError, PinToken, PoolConfig, VfioPinner};
+use crate::pool_settings::PoolSettings;
+use headwater_dma::pool::{
+    ChunkRule, MemoryPinner, PinError, PinToken, PoolConfig, STATIC_BYTES_DEFAULT, VfioPinner,
+};
 use headwater_host::pinning::vfio::{KernelIommu, VfioContainer};
 use std::sync::{Arc, Weak};
 
@@ -52,13 +55,17 @@ impl MemoryPinner for ContainerPinner {
 }
 
 /// Opens a pool for the devices of a container.
-pub(super) fn open(container: &Arc<VfioContainer<KernelIommu>>) -> Result<BufferPool, IoError> {
-    BufferPool::open(PoolConfig {
+pub(super) fn open(
+    container: &Arc<VfioContainer<KernelIommu>>,
+    settings: &PoolSettings,
+) -> Result<BufferPool, IoError> {
+    BufferPool::open(settings.apply(PoolConfig {
+        static_bytes: STATIC_BYTES_DEFAULT,
         chunk: CHUNK,
         chunk_rule: CHUNKS,
         cap: CAP,
         cap_max: CAP,
         pinner: Arc::new(ContainerPinner { container: Arc::downgrade(container) }),
         ..PoolConfig::default()
-    })
+    })?)
 }
