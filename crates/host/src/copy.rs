@@ -132,6 +132,27 @@ pub const fn join_crc32c(first: u32, second: u32, second_bytes: usize) -> u32 {
     fold::shifted(first, second_bytes) ^ second
 }
 
+/// A length of which checksums are joined often: what the join of [`join_crc32c`] computes from it is computed once.
+#[derive(Clone, Copy, Debug)]
+pub struct CrcLength {
+    factor: u32,
+}
+
+impl CrcLength {
+    /// Returns the length of `bytes` bytes.
+    #[must_use]
+    pub const fn of(bytes: usize) -> Self {
+        Self { factor: fold::power_of_bytes(bytes) }
+    }
+
+    /// Returns the CRC-32C of two runs of bytes, one behind the other, from the CRC of each; the second has this length.
+    #[must_use]
+    #[inline]
+    pub const fn join(self, first: u32, second: u32) -> u32 {
+        fold::product(self.factor, first) ^ second
+    }
+}
+
 /// Returns true if every byte is 0.
 #[must_use]
 pub fn is_zero(bytes: &[u8]) -> bool {

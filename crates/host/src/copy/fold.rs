@@ -29,7 +29,8 @@ pub(super) const fn multipliers(bytes: usize) -> [u64; 2] {
 }
 
 /// Returns the product of two remainders.
-const fn product(left: u32, mut right: u32) -> u32 {
+#[inline]
+pub(super) const fn product(left: u32, mut right: u32) -> u32 {
     let mut sum = 0;
     let mut bit = 1 << 31;
     while bit != 0 {
@@ -40,6 +41,11 @@ const fn product(left: u32, mut right: u32) -> u32 {
         bit >>= 1;
     }
     sum
+}
+
+/// Returns the factor by which so many bytes behind a run shift the CRC of the run.
+pub(super) const fn power_of_bytes(bytes: usize) -> u32 {
+    shifted(1 << 31, bytes)
 }
 
 /// Returns the CRC of bytes with this CRC, followed by so many zero bytes, without the inversions of those.

@@ -59,6 +59,8 @@ fn joined_crc_is_that_of_both_runs() {
             let (left, right) = (&bytes[..first], &bytes[first..first + second]);
             let joined = join_crc32c(crc32c(0, left), crc32c(0, right), second);
             assert_eq!(joined, bitwise(0, &bytes[..first + second]), "{first} and {second} bytes");
+            let joined = CrcLength::of(second).join(crc32c(0, left), crc32c(0, right));
+            assert_eq!(joined, bitwise(0, &bytes[..first + second]), "{first} and {second} bytes");
         }
     }
 }
