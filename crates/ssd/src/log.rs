@@ -73,6 +73,8 @@ struct OpenBlock {
     /// Bit `n` is set if the open page holds a record of namespace `n`, or a part of one.
     namespaces: u32,
     frame: Option<MediaFrame>,
+    /// Checksum of the data of the open page, if one piece of a record fills it.
+    whole: Option<u32>,
 }
 
 /// The log of a device, with its one write frontier.
@@ -233,9 +235,7 @@ impl RecordLog {
         blocks.raise_max_sequence(address.block(), header.sequence);
         let filled_before = self.programs.filled();
         let encoded = header.encode();
-        let namespace = 1 << header.namespace.0;
-        let mut writer =
-            RecordWriter { log: self, dram, blocks, record: address, sequence: header.sequence, namespace };
+        let mut writer = RecordWriter::new(self, dram, blocks, (address, &header));
         writer.put(&encoded);
         match checksum {
             ChecksumMode::Keep => payload.iter().for_each(|piece| match piece {
@@ -358,7 +358,7 @@ impl RecordLog {
             self.recent.push(std::mem::take(&mut open.namespaces));
             blocks.set_last_tick(open.block, tick);
         }
-        self.programs.push(address, frame, kind);
+        self.programs.push(address, frame, kind, open.whole.take());
         self.needs_guard = kind == PageKind::Log;
         open.page += 1;
         open.offset = 0;
@@ -423,6 +423,7 @@ impl RecordLog {
             first: NO_RECORD,
             namespaces: 0,
             frame: None,
+            whole: None,
         });
     }
 

@@ -8,12 +8,14 @@ use super::prefix::{EPOCH_MAX, NUMBER_MAX, Prefix, Tick, is_up_to_epoch};
 use crate::command::Sequence;
 use crate::media::geometry::{BlockId, PAGE_DATA_BYTES, PAGE_SPARE_BYTES, PageAddress};
 use crate::mutant::{Mutant, mutant};
-use headwater_host::copy::crc32c;
+use headwater_host::copy::{CrcLength, crc32c};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// The value of `first` if no record starts in the page.
 pub const NO_RECORD: u16 = u16::MAX;
+/// The data of a page, behind other bytes whose checksum is known.
+pub const PAGE_CRC: CrcLength = CrcLength::of(PAGE_DATA_BYTES);
 /// Version of the page format.
 pub const PAGE_VERSION: u8 = 2;
 
@@ -177,6 +179,15 @@ impl PageSpare {
     /// `slot` is shorter than a page with its spare.
     pub fn set_checksums(slot: &mut [u8], seed: u32) {
         let data_crc = crc32c(seed, &slot[..PAGE_DATA_BYTES]);
+        Self::set_known_checksum(slot, data_crc, seed);
+    }
+
+    /// Sets the checksums of a page whose data has this checksum on the medium with this seed, and whose fields will not
+    /// change any more.
+    ///
+    /// # Panics
+    /// `slot` is shorter than a page with its spare.
+    pub fn set_known_checksum(slot: &mut [u8], data_crc: u32, seed: u32) {
         let spare = &mut slot[PAGE_DATA_BYTES..PAGE_DATA_BYTES + PAGE_SPARE_BYTES];
         spare[DATA_CRC..DATA_CRC + 4].copy_from_slice(&data_crc.to_le_bytes());
         let crc = crc32c(seed, &spare[..CRC_COVERS]);

@@ -1,9 +1,10 @@
 //! The programs of filled pages: those that wait for the medium, and those in flight.
 //!
 //! Input: filled pages, in order, and completions of the medium. Output: programs for the medium, in the same order.
-//! Invariant: a page gets its checksums when it leaves, because the header of its last record is complete only then.
+//! Invariant: a page gets its checksums when it leaves, because the header of its last record is complete only then. The data
+//! of a page that one piece of a record fills is checksummed when it is copied, and not again.
 
-use super::page::{PageKind, PageSpare};
+use super::page::{PAGE_CRC, PageKind, PageSpare};
 use super::page_cache::PageCache;
 use crate::media::geometry::{PAGE_DATA_BYTES, PAGE_SPARE_BYTES, PageAddress};
 use crate::media::token::MediaPurpose;
@@ -26,6 +27,8 @@ struct FilledPage {
     page: PageAddress,
     frame: MediaFrame,
     kind: PageKind,
+    /// Checksum of its data, from 0, if one piece of a record fills it.
+    whole: Option<u32>,
     /// True if the page has its checksums: the medium did not accept it yet, but nothing changes it any more.
     is_sealed: bool,
 }
@@ -74,8 +77,8 @@ impl PagePrograms {
         self.programmed_pages
     }
 
-    /// Adds a filled page.
-    pub(super) fn push(&mut self, page: PageAddress, frame: MediaFrame, kind: PageKind) {
+    /// Adds a filled page, with the checksum of its data if one piece of a record fills it.
+    pub(super) fn push(&mut self, page: PageAddress, frame: MediaFrame, kind: PageKind, whole: Option<u32>) {
         let oldest = self.filled.front().map_or(self.next, |filled| filled.id);
         while self.runs.front().is_some_and(|run| run.id + run.pages <= oldest) {
             self.runs.pop_front();
@@ -89,7 +92,7 @@ impl PagePrograms {
             }
             _ => self.runs.push_back(PageRun { id: self.next, first: page, pages: 1 }),
         }
-        self.filled.push_back(FilledPage { id: self.next, page, frame, kind, is_sealed: false });
+        self.filled.push_back(FilledPage { id: self.next, page, frame, kind, whole, is_sealed: false });
         self.next += 1;
     }
 
@@ -113,17 +116,22 @@ impl PagePrograms {
         let mut moved = false;
         let mut streaming = StreamingCopies::default();
         for _ in 0..PAGES_AT_ONCE {
-            let Some(FilledPage { id, page, mut frame, kind, is_sealed }) = self.filled.pop_front() else {
+            let Some(FilledPage { id, page, mut frame, kind, whole, is_sealed }) = self.filled.pop_front()
+            else {
                 break;
             };
+            let seed = traits.checksum_seed;
             if !is_sealed {
-                PageSpare::set_checksums(&mut frame, traits.checksum_seed);
+                match whole {
+                    Some(crc) => PageSpare::set_known_checksum(&mut frame, PAGE_CRC.join(seed, crc), seed),
+                    None => PageSpare::set_checksums(&mut frame, seed),
+                }
             }
             let is_sealed = true;
             // Only the collector reads a guard page, long after this.
             if !traits.addressable && kind != PageKind::Guard && dram.peek(page).is_none() {
                 let Some(mut shown) = dram.take_frame() else {
-                    self.filled.push_front(FilledPage { id, page, frame, kind, is_sealed });
+                    self.filled.push_front(FilledPage { id, page, frame, kind, whole, is_sealed });
                     break;
                 };
                 // A frame from the cache is cold: a streaming copy does not first read the lines that it overwrites.
@@ -143,7 +151,7 @@ impl PagePrograms {
                         unreachable!("the medium returned another operation")
                     };
                     dram.unpin(page);
-                    self.filled.push_front(FilledPage { id, page, frame, kind, is_sealed });
+                    self.filled.push_front(FilledPage { id, page, frame, kind, whole, is_sealed });
                     assert!(
                         reason == RefusalReason::QueueFull,
                         "the log broke a NAND rule at {page}: {reason:?}"

@@ -8,7 +8,7 @@
 
 use super::RecordLog;
 use super::blocks::BlockTable;
-use super::page::PageKind;
+use super::page::{PAGE_CRC, PageKind};
 use super::page_cache::PageCache;
 use super::record::{HEADER_BYTES, RecordAddress, RecordHeader};
 use super::record_source::RecordSource;
@@ -19,9 +19,16 @@ use headwater_dma::iova::ClientSegments;
 use headwater_host::copy::{copy_crc32c, crc32c, join_crc32c};
 use std::fmt;
 
+/// One page of a record that is being built.
+pub(super) struct DraftPage {
+    pub(super) frame: MediaFrame,
+    /// Checksum of its data, if one piece fills it.
+    pub(super) crc: Option<u32>,
+}
+
 /// The pages of a record that is being built.
 pub struct RecordDraft {
-    frames: Vec<MediaFrame>,
+    pages: Vec<DraftPage>,
     /// Bytes of the record so far, header included.
     bytes: usize,
     /// Checksum of the payload so far.
@@ -36,7 +43,7 @@ impl fmt::Debug for RecordDraft {
 
 impl Default for RecordDraft {
     fn default() -> Self {
-        Self { frames: Vec::new(), bytes: HEADER_BYTES, crc: 0 }
+        Self { pages: Vec::new(), bytes: HEADER_BYTES, crc: 0 }
     }
 }
 
@@ -50,7 +57,7 @@ impl RecordDraft {
     /// Returns the bytes of the frames that it holds.
     #[must_use]
     pub fn held_bytes(&self) -> usize {
-        self.frames.len() * PAGE_DATA_BYTES
+        self.pages.len() * PAGE_DATA_BYTES
     }
 
     /// Copies the next bytes of the payload.
@@ -62,9 +69,13 @@ impl RecordDraft {
             RecordSource::Bytes(mut bytes) => {
                 while !bytes.is_empty() {
                     let crc = self.crc;
-                    let page = self.open_page(dram);
+                    let (page, own) = self.open_page(dram);
                     let (here, rest) = bytes.split_at(bytes.len().min(page.len()));
-                    self.crc = copy_crc32c(&mut page[..here.len()], here, crc);
+                    self.crc = if here.len() == PAGE_DATA_BYTES {
+                        PAGE_CRC.join(crc, *own.insert(copy_crc32c(page, here, 0)))
+                    } else {
+                        copy_crc32c(&mut page[..here.len()], here, crc)
+                    };
                     self.bytes += here.len();
                     bytes = rest;
                 }
@@ -80,43 +91,48 @@ impl RecordDraft {
         let mut at = offset;
         while at < end {
             let crc = self.crc;
-            let page = self.open_page(dram);
+            let (page, own) = self.open_page(dram);
             let here = (end - at).min(page.len());
             // Memory that the client can take away is checked before the draft is appended.
-            (_, self.crc) = segments.copy_in_crc32c(at, &mut page[..here], crc);
+            self.crc = if here == PAGE_DATA_BYTES {
+                PAGE_CRC.join(crc, *own.insert(segments.copy_in_crc32c(at, page, 0).1))
+            } else {
+                segments.copy_in_crc32c(at, &mut page[..here], crc).1
+            };
             self.bytes += here;
             at += here;
         }
     }
 
-    /// Returns the free rest of the last page, or of a new one if it is full.
-    fn open_page(&mut self, dram: &mut PageCache) -> &mut [u8] {
-        if self.bytes.div_ceil(PAGE_DATA_BYTES) > self.frames.len()
+    /// Returns the free rest of the last page, or of a new one if it is full, and the place of its checksum.
+    fn open_page(&mut self, dram: &mut PageCache) -> (&mut [u8], &mut Option<u32>) {
+        if self.bytes.div_ceil(PAGE_DATA_BYTES) > self.pages.len()
             || self.bytes.is_multiple_of(PAGE_DATA_BYTES)
         {
-            self.frames.push(dram.take_frame().expect("frames were reserved for the part"));
+            let frame = dram.take_frame().expect("frames were reserved for the part");
+            self.pages.push(DraftPage { frame, crc: None });
         }
-        let frame = self.frames.last_mut().expect("a frame was pushed above");
-        &mut frame[self.bytes % PAGE_DATA_BYTES..PAGE_DATA_BYTES]
+        let DraftPage { frame, crc } = self.pages.last_mut().expect("a page was pushed above");
+        (&mut frame[self.bytes % PAGE_DATA_BYTES..PAGE_DATA_BYTES], crc)
     }
 
-    /// Writes the header in front of the payload, and returns the frames of the record.
+    /// Writes the header in front of the payload, and returns the pages of the record.
     ///
     /// # Panics
     /// The draft has another length than the header says.
-    pub(super) fn finish(mut self, header: &RecordHeader) -> Vec<MediaFrame> {
+    pub(super) fn finish(mut self, header: &RecordHeader) -> Vec<DraftPage> {
         let payload_bytes = self.payload_bytes();
         assert_eq!(self.bytes, header.payload_end(), "a draft has another length than its record");
         let mut encoded = header.encode();
         let crc = join_crc32c(crc32c(0, &encoded[4..]), self.crc, payload_bytes);
         encoded[..4].copy_from_slice(&crc.to_le_bytes());
-        self.frames[0][..HEADER_BYTES].copy_from_slice(&encoded);
-        self.frames
+        self.pages[0].frame[..HEADER_BYTES].copy_from_slice(&encoded);
+        self.pages
     }
 
     /// Returns the frames of a draft that is given up.
     pub(crate) fn discard(self, dram: &mut PageCache) {
-        self.frames.into_iter().for_each(|frame| dram.return_frame(frame));
+        self.pages.into_iter().for_each(|page| dram.return_frame(page.frame));
     }
 }
 
@@ -148,12 +164,10 @@ impl RecordLog {
         }
         blocks.raise_max_sequence(address.block(), header.sequence);
         let mut left = header.payload_end();
-        let namespace = 1 << header.namespace.0;
-        let mut writer =
-            RecordWriter { log: self, dram, blocks, record: address, sequence: header.sequence, namespace };
-        for frame in draft.finish(&header) {
+        let mut writer = RecordWriter::new(self, dram, blocks, (address, &header));
+        for page in draft.finish(&header) {
             let used = left.min(PAGE_DATA_BYTES);
-            writer.put_page(frame, used);
+            writer.put_page(page, used);
             left -= used;
         }
         self.align();

@@ -3,15 +3,16 @@
 //! Input: pieces of a record, in order. Output: the same bytes in device DRAM, and their checksum. Invariant: a block
 //! that is opened inside a record carries the address of that record.
 
+use super::page::PAGE_CRC;
+use super::record_draft::DraftPage;
 use super::{OpenBlock, RecordLog};
 use crate::command::Sequence;
 use crate::log::blocks::BlockTable;
 use crate::log::page::PageKind;
 use crate::log::page_cache::PageCache;
-use crate::log::record::RecordAddress;
+use crate::log::record::{RecordAddress, RecordHeader};
 use crate::media::geometry::{PAGE_DATA_BYTES, PAGES_PER_BLOCK};
 use crate::mutant::{Mutant, mutant};
-use headwater_dma::frame::MediaFrame;
 use headwater_dma::iova::ClientSegments;
 use headwater_host::copy::{copy, copy_crc32c};
 use std::ops::Range;
@@ -27,7 +28,25 @@ pub(super) struct RecordWriter<'a> {
     pub(super) namespace: u32,
 }
 
-impl RecordWriter<'_> {
+/// The open page, and what is filled of it.
+struct OpenPage<'a> {
+    data: &'a mut [u8],
+    offset: &'a mut usize,
+    whole: &'a mut Option<u32>,
+}
+
+impl<'a> RecordWriter<'a> {
+    /// Begins the append of a record.
+    pub(super) fn new(
+        log: &'a mut RecordLog,
+        dram: &'a mut PageCache,
+        blocks: &'a mut BlockTable,
+        (record, header): (RecordAddress, &RecordHeader),
+    ) -> Self {
+        let namespace = 1 << header.namespace.0;
+        Self { log, dram, blocks, record, sequence: header.sequence, namespace }
+    }
+
     /// Returns the open block with room in its open page. Opens the next page or block if the current one is full.
     fn open_room(&mut self) -> &mut OpenBlock {
         let full = self.log.open.as_ref().is_none_or(|open| open.offset == PAGE_DATA_BYTES);
@@ -48,32 +67,34 @@ impl RecordWriter<'_> {
         open
     }
 
-    /// Returns the open page and the offset of its free rest.
-    fn open_page(&mut self) -> (&mut [u8], &mut usize) {
+    /// Returns the open page.
+    fn open_page(&mut self) -> OpenPage<'_> {
         self.open_room();
         let open = self.log.open.as_mut().expect("a block is open while a record is appended");
         if open.frame.is_none() {
             open.frame = Some(self.dram.take_frame().expect("frames were counted before the append"));
         }
-        let OpenBlock { frame: Some(frame), offset, .. } = open else {
+        let OpenBlock { frame: Some(frame), offset, whole, .. } = open else {
             unreachable!("the frame was set above")
         };
-        (&mut frame[..PAGE_DATA_BYTES], offset)
+        OpenPage { data: &mut frame[..PAGE_DATA_BYTES], offset, whole }
     }
 
-    /// Makes a frame with `used` bytes of the record the open page, at whose start the log is.
-    pub(super) fn put_page(&mut self, frame: MediaFrame, used: usize) {
+    /// Makes a frame with `used` bytes of the record the open page, at whose start the log is. The checksum is that of the
+    /// page if one piece of the record fills it.
+    pub(super) fn put_page(&mut self, DraftPage { frame, crc }: DraftPage, used: usize) {
         let open = self.open_room();
         assert!(open.frame.is_none() && open.offset == 0, "a page of a record begins inside of another page");
         open.frame = Some(frame);
         open.offset = used;
+        open.whole = crc;
     }
 
     pub(super) fn put(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
-            let (page, offset) = self.open_page();
+            let OpenPage { data, offset, .. } = self.open_page();
             let (here, rest) = bytes.split_at(bytes.len().min(PAGE_DATA_BYTES - *offset));
-            copy(&mut page[*offset..*offset + here.len()], here);
+            copy(&mut data[*offset..*offset + here.len()], here);
             *offset += here.len();
             bytes = rest;
         }
@@ -81,9 +102,15 @@ impl RecordWriter<'_> {
 
     pub(super) fn put_crc(&mut self, mut bytes: &[u8], mut crc: u32) -> u32 {
         while !bytes.is_empty() {
-            let (page, offset) = self.open_page();
+            let OpenPage { data, offset, whole } = self.open_page();
             let (here, rest) = bytes.split_at(bytes.len().min(PAGE_DATA_BYTES - *offset));
-            crc = copy_crc32c(&mut page[*offset..*offset + here.len()], here, crc);
+            if here.len() == PAGE_DATA_BYTES {
+                let own = copy_crc32c(data, here, 0);
+                crc = PAGE_CRC.join(crc, own);
+                *whole = Some(own);
+            } else {
+                crc = copy_crc32c(&mut data[*offset..*offset + here.len()], here, crc);
+            }
             *offset += here.len();
             bytes = rest;
         }
@@ -95,11 +122,18 @@ impl RecordWriter<'_> {
     pub(super) fn put_client(&mut self, segments: &ClientSegments, part: Range<usize>, mut crc: u32) -> u32 {
         let mut at = part.start;
         while at < part.end {
-            let (page, offset) = self.open_page();
+            let OpenPage { data, offset, whole } = self.open_page();
             let here = (part.end - at).min(PAGE_DATA_BYTES - *offset);
-            let target = &mut page[*offset..*offset + here];
+            let target = &mut data[*offset..*offset + here];
             let copied;
-            (copied, crc) = segments.copy_in_crc32c(at, target, crc);
+            if here == PAGE_DATA_BYTES {
+                let own;
+                (copied, own) = segments.copy_in_crc32c(at, target, 0);
+                crc = PAGE_CRC.join(crc, own);
+                *whole = Some(own);
+            } else {
+                (copied, crc) = segments.copy_in_crc32c(at, target, crc);
+            }
             assert!(copied == here, "memory that the client can take away was not copied before the append");
             *offset += here;
             at += here;
