@@ -21,6 +21,7 @@ pub mod growing_slice;
 pub mod mapped_region;
 pub mod numa;
 pub mod pinning;
+pub mod receive;
 pub mod registers;
 pub mod reservation;
 pub mod ring_memory;

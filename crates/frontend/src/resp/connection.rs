@@ -6,7 +6,9 @@
 
 use super::client_identity::ClientIdentity;
 use super::command_table::RespCommand;
-use super::limits::{READ_BYTES, SLOT_BYTES_MAX, SLOTS_MAX};
+use super::limits::{
+    DIRECT_BYTES_MIN, DIRECT_READ_BYTES, HEADER_READ_BYTES, READ_BYTES, SLOT_BYTES_MAX, SLOTS_MAX,
+};
 use super::locks::{ClientIndex, KeyAccess};
 use super::operation::RespOperation;
 use super::output_queue::OutputQueue;
@@ -20,6 +22,7 @@ use super::transaction::ConnectionTransaction;
 use super::turn_share::TurnShare;
 use bytes::{Bytes, BytesMut};
 use headwater_host::clock::Nanos;
+use headwater_host::receive::receive_into;
 use headwater_host::width::{narrow, to_usize};
 use headwater_ssd::command::NamespaceId;
 use rustix::net::{RecvFlags, recv};
@@ -94,6 +97,8 @@ pub(crate) struct SocketReadiness {
     pub(crate) readable: bool,
     /// True if the client sends no more bytes.
     pub(crate) hung_up: bool,
+    /// True if the last bytes were received where a long argument stays.
+    after_long: bool,
 }
 
 /// The front end's work lists that contain the connection.
@@ -402,18 +407,41 @@ impl RespConnection {
 
     /// Reads once from the socket. Returns the number of bytes, or `None` if none can be read now.
     pub(crate) fn read(&mut self, scratch: &mut [u8]) -> Option<usize> {
+        self.make_room();
         let socket = self.socket.as_ref()?;
-        match recv(socket.as_fd(), &mut *scratch, RecvFlags::empty()) {
-            Ok((_, 0)) => {
+        let missing = self.missing_bytes();
+        let is_direct = missing >= DIRECT_BYTES_MIN || (missing > 0 && self.ready.after_long);
+        // Behind a long argument comes probably the header of the next one: the less of that one arrives with it, the
+        // less is copied.
+        let asked = match (is_direct, self.ready.after_long) {
+            (true, _) => {
+                let room = self.input.capacity() - self.input.len();
+                (missing + HEADER_READ_BYTES).min(DIRECT_READ_BYTES).min(room)
+            }
+            (false, true) => HEADER_READ_BYTES,
+            (false, false) => scratch.len(),
+        };
+        let received = if is_direct {
+            receive_into(socket.as_fd(), &mut self.input, asked)
+        } else {
+            recv(socket.as_fd(), &mut scratch[..asked], RecvFlags::empty()).map(|(_, count)| count)
+        };
+        match received {
+            Ok(0) => {
                 // After end of file, pending replies are still sent.
                 self.life = ConnectionLife::Closing;
                 self.ready.readable = false;
                 None
             }
-            Ok((_, count)) => {
-                self.ready.readable = count == READ_BYTES || self.ready.hung_up;
-                self.reserve();
-                self.input.extend_from_slice(&scratch[..count]);
+            Ok(count) => {
+                self.ready.readable = count == asked || self.ready.hung_up;
+                self.ready.after_long = is_direct;
+                if !is_direct {
+                    if self.input.capacity() - self.input.len() < count {
+                        self.input.reserve(count.max(READ_BYTES / 4));
+                    }
+                    self.input.extend_from_slice(&scratch[..count]);
+                }
                 Some(count)
             }
             Err(rustix::io::Errno::AGAIN) => {
@@ -434,13 +462,29 @@ impl RespConnection {
         self.parser.bytes_needed().saturating_sub(self.input.capacity())
     }
 
-    /// Reserves the whole length of a long argument at once.
-    fn reserve(&mut self) {
-        let wanted = self.parser.bytes_needed();
-        if wanted > self.input.capacity() {
-            self.input.reserve(wanted - self.input.len() + READ_BYTES);
-        } else if self.input.capacity() - self.input.len() < READ_BYTES / 4 {
-            self.input.reserve(READ_BYTES / 4);
+    /// Returns the bytes of the present argument that have not arrived; 0 if its length is unknown.
+    fn missing_bytes(&self) -> usize {
+        self.parser.bytes_needed().saturating_sub(self.input.len())
+    }
+
+    /// Makes room for the whole present argument, once, and for a read of what follows: the bytes are received where the
+    /// value stays. Behind a longer input the room doubles at the least, so that the arguments of one command are not
+    /// copied for each of them.
+    fn make_room(&mut self) {
+        let needed = self.parser.bytes_needed();
+        if needed <= self.input.capacity() {
+            return;
+        }
+        let behind = needed - self.input.len();
+        if self.input.len() > needed / 2 {
+            self.input.reserve(behind);
+        } else if !self.input.try_reclaim(behind) {
+            let mut room = BytesMut::with_capacity(needed + HEADER_READ_BYTES);
+            room.extend_from_slice(&self.input);
+            self.input = room;
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -59,6 +59,12 @@ pub const TURN_VALUE_BYTES_MAX: usize = 1 << 20;
 pub const TURN_OUTPUT_BYTES_EACH: usize = 256;
 /// Bytes requested in one read.
 pub const READ_BYTES: usize = 64 << 10;
+/// Missing bytes of an argument from which they are received where the argument stays, without a copy in between.
+pub const DIRECT_BYTES_MIN: usize = 16 << 10;
+/// Bytes requested in one read of such an argument.
+pub const DIRECT_READ_BYTES: usize = 256 << 10;
+/// Bytes requested in the first read behind such an argument.
+pub const HEADER_READ_BYTES: usize = 4 << 10;
 /// Bytes sent to one client in one turn.
 pub const TURN_SENT_BYTES_EACH: usize = 256 << 10;
 /// Bytes sent to all clients in one turn.

@@ -9,6 +9,7 @@ mod differential;
 mod edge_cases;
 mod harness;
 mod kept_settings;
+mod long_arguments;
 mod misbehaving_clients;
 mod model;
 mod model_readers;
