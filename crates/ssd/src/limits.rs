@@ -1,6 +1,5 @@
 //! The limits of the device, each as a named constant.
 
-use crate::media::geometry::PAGE_DATA_BYTES;
 use crate::namespace::BlockFormat;
 
 /// Longest key, in bytes; the record header's key length is 16 bits.
@@ -53,11 +52,11 @@ pub const fn copy_blocks_max(format: BlockFormat) -> u32 {
     COPY_BYTES_MAX >> format.shift()
 }
 
-/// Returns the bytes of one all-or-nothing batch that a device with this much DRAM takes: a batch is built whole in
+/// Returns the bytes of one all-or-nothing batch that a device with so many bytes of DRAM takes: a batch is built whole in
 /// DRAM, of which it takes at most half.
 #[must_use]
-pub const fn batch_bytes_max(frames_max: usize) -> usize {
-    let half = frames_max / 2 * PAGE_DATA_BYTES;
+pub const fn batch_bytes_max(dram_bytes: usize) -> usize {
+    let half = dram_bytes / 2;
     if half < BATCH_BYTES_MAX { half } else { BATCH_BYTES_MAX }
 }
 

@@ -85,7 +85,7 @@ fn every_key_expires_that_changed_while_its_checkpoint_was_written() {
             for _ in 0..polls {
                 device.poll(Nanos::ZERO, WALL);
             }
-            // Expiries are added in front of and behind the part that is written, and others are removed or replaced.
+            // Expiries are added in front of and behind the part that is written, and present ones removed or replaced.
             run_all(&mut device, (number..number + changes).map(store));
             run_all(&mut device, (0..changes).map(|n| store((number + n * 31) % KEYS)));
             run_all(&mut device, (0..changes / 2).map(|n| delete(number + n)));

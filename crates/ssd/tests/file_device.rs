@@ -169,8 +169,8 @@ fn key_in_use_stays_in_memory_beside_many_times_the_memory_of_long_values() {
     assert_eq!(host.device.stats().cache_misses, 1, "80 MiB fit into 16 MiB");
 }
 
-/// Broken before: an overwrite looks at the key of the record that it replaces, which gave the page of the dead record a
-/// second time in memory, and took that of a live one away.
+// Broken before: an overwrite looks at the key of the record that it replaces, which gave the page of the dead record a second
+// time in memory, and took that of a live one away.
 #[test]
 fn pages_of_replaced_records_leave_memory_before_those_of_live_ones() {
     const KEYS: u64 = 600;

@@ -17,6 +17,7 @@ use headwater_host::clock::Nanos;
 use headwater_ssd::command::NamespaceId;
 use headwater_ssd::engine::{DeviceConfig, Durability, VictimPolicy};
 use headwater_ssd::limits::batch_bytes_max;
+use headwater_ssd::media::PAGE_DATA_BYTES;
 use headwater_ssd::namespace::BlockFormat;
 
 /// The configuration of a world.
@@ -205,7 +206,11 @@ const PRESET_CHOICES: &[&str] = &["instant", "femu", "file", "file", "970-pro", 
 impl WorldConfig {
     /// Returns the stream of commands that this world's device takes.
     pub(super) fn command_stream(&self, seed: u64) -> CommandStream {
-        CommandStream::new(seed, self.workload.clone(), batch_bytes_max(self.device.frames_max))
+        CommandStream::new(
+            seed,
+            self.workload.clone(),
+            batch_bytes_max(self.device.frames_max * PAGE_DATA_BYTES),
+        )
     }
 
     /// Returns a small world: a device of a few MiB, a few hundred commands, several power cuts.

@@ -9,7 +9,7 @@ use crate::limits::{
     BATCH_WRITES_MAX, LBA_RANGES_MAX, NAMESPACE_BLOCKS_MAX, TRANSFER_BYTES_MAX, batch_bytes_max,
 };
 use crate::log::record::HEADER_BYTES;
-use crate::media::Media;
+use crate::media::{Media, PAGE_DATA_BYTES};
 use crate::namespace::BlockFormat;
 use headwater_host::width::{narrow, to_usize};
 use headwater_nvme::spec::status::Status;
@@ -24,7 +24,7 @@ impl<M: Media> SsdDevice<M> {
     /// Returns the maximum of [`bytes`](BatchWrite::bytes) of all writes of a batch.
     #[must_use]
     pub fn batch_bytes_max(&self) -> usize {
-        batch_bytes_max(self.ftl().page_cache().frames_max())
+        batch_bytes_max(self.ftl().page_cache().frames_max() * PAGE_DATA_BYTES)
     }
 
     /// Checks a command on blocks against the limits of its namespace.
