@@ -101,7 +101,8 @@ impl TierMemory {
         let config = PoolConfig {
             chunk,
             chunk_rule: ChunkRule::Fixed,
-            tiers: Some(borders),
+            // The paper measures its big requests in blocks of 32 MB that many of them share: chunks, not memory of each.
+            tiers: Some(TierThresholds { large_min: usize::MAX, ..borders }),
             pinner,
             clock: time,
             ..PoolConfig::default()
