@@ -14,7 +14,7 @@
 //! the class of the request that causes them.
 //!
 //! A thread of the cache writes back dirty pages by their age although no handle is called
-//! ([`BackgroundWork`](crate::cache::BackgroundWork)).
+//! ([`BackgroundWork`]).
 
 use crate::backend::CompletedCommand;
 use crate::buffer::Buffer;
