@@ -54,6 +54,7 @@ use state::PoolState;
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use validated_request::ValidatedRequest;
 
 pub mod calibration;
 pub mod dynamic;
@@ -185,11 +186,16 @@ impl Pool {
             let buffer = PoolBuffer::new(span, request.bytes, ReleaseTarget::new(self.state, arena));
             return Ok(zero_if_requested(PoolAllocation::Contiguous(buffer), request.zeroed));
         }
+        self.attempt_in_turn(&request)
+    }
+
+    /// Allocates for a request unless earlier ones wait for memory, and counts a refusal.
+    fn attempt_in_turn(&self, request: &ValidatedRequest) -> Result<PoolAllocation, PoolError> {
         let waiting = self.state.wait_queue.waiting();
         let result = if waiting > 0 {
             Err(PoolError::WouldBlock { bytes: request.bytes, waiting })
         } else {
-            self.state.attempt(&request)
+            self.state.attempt(request)
         };
         if result.is_err() {
             self.state.refused.fetch_add(1, Ordering::Relaxed);
@@ -205,16 +211,7 @@ impl Pool {
     pub fn allocate_in(&self, tier: PinTier, request: &PoolRequest) -> Result<PoolBuffer, PoolError> {
         let contiguous = PoolRequest { shape: RequestShape::Contiguous, ..*request };
         let request = self.state.validate(&contiguous)?.in_own_chunk(tier);
-        let waiting = self.state.wait_queue.waiting();
-        let result = if waiting > 0 {
-            Err(PoolError::WouldBlock { bytes: request.bytes, waiting })
-        } else {
-            self.state.attempt(&request)
-        };
-        if result.is_err() {
-            self.state.refused.fetch_add(1, Ordering::Relaxed);
-        }
-        match zero_if_requested(result?, request.zeroed) {
+        match self.attempt_in_turn(&request)? {
             PoolAllocation::Contiguous(buffer) => Ok(buffer),
             PoolAllocation::Scattered(_) => unreachable!("a chunk is contiguous"),
         }
