@@ -271,7 +271,8 @@ pub enum SsdCommand {
         condition: WriteCondition,
     },
     /// Executes several writes of one namespace, all or nothing, also across a power cut. If a condition fails, the
-    /// completion carries its status, and the index of the failed write in `position`.
+    /// completion carries its status, and the index of the failed write in `position`. A batch of many writes is checked in
+    /// parts: if a later part can never work, the batch is not refused, and the completion carries the status.
     Batch {
         /// The writes, in order; no key twice.
         writes: Vec<BatchWrite>,

@@ -7,6 +7,7 @@
 mod abort;
 mod accessors;
 pub mod administration;
+mod batch_keys;
 mod batch_plan;
 mod checkpoint;
 mod execute;
@@ -25,13 +26,14 @@ pub mod upgrade;
 mod validate;
 
 use crate::command::{FrontEndId, NamespaceId, Sequence, SsdCommand, SsdCompletion, SubmitError};
+use crate::engine::batch_keys::{check_batch, key_fits};
 use crate::engine::checkpoint::Checkpointer;
 use crate::engine::execute::{ExecutionOutcome, ReleaseGate};
 use crate::engine::key_span::KeySpan;
 use crate::engine::operation::{DeviceOperation, OperationSlab, OperationWork};
 use crate::engine::trace::StageTracer;
 use crate::ftl::{Ftl, PumpOutcome, StallReason};
-use crate::limits::{KEY_BYTES_MAX, NAMESPACES, OPERATIONS_MAX, UNTAKEN_BYTES_MAX, VALUE_BYTES_MAX};
+use crate::limits::{NAMESPACES, OPERATIONS_MAX, UNTAKEN_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::log::page_reads::{EndedRead, ReadWaiter};
 use crate::media::{Media, MediaError, PAGE_DATA_BYTES};
 use crate::mutant::{Mutant, mutant};
@@ -42,7 +44,6 @@ use headwater_nvme::spec::status::Status;
 use schedule::OperationSchedule;
 use std::collections::{BTreeMap, VecDeque};
 use throttle::CommandThrottle;
-use validate::check_batch;
 
 pub use crate::config::{
     DeviceConfig, DeviceStats, Durability, FailedOperation, FailedRead, FailedWrite, LossDigest, VictimPolicy,
@@ -115,6 +116,9 @@ impl<M: Media> SsdDevice<M> {
             DeviceOperation::new(front_end, token, namespace, OperationWork::Command(command), self.now);
         operation.format = self.ftl.namespace_table().format(namespace);
         operation.compute_spans(self.ftl.hasher()).map_err(SubmitError::Refused)?;
+        if !operation.is_checked() {
+            operation.check_part(self.batch_checks()).map_err(SubmitError::Refused)?;
+        }
         let at = self.operations.insert(operation);
         if throttled {
             self.admit(at, namespace);
@@ -139,7 +143,7 @@ impl<M: Media> SsdDevice<M> {
             | SsdCommand::OpenValue { key, .. }
             | SsdCommand::Exist { key, .. }
             | SsdCommand::Delete { key, .. } => key_fits(key),
-            SsdCommand::Batch { writes } => check_batch(writes, (value_max, self.batch_bytes_max())),
+            SsdCommand::Batch { writes } => check_batch(writes, self.batch_limits()),
             SsdCommand::ReadPart { .. }
             | SsdCommand::List { .. }
             | SsdCommand::Flush
@@ -379,10 +383,6 @@ impl<M: Media> SsdDevice<M> {
             ) => false,
         }
     }
-}
-
-fn key_fits(key: &[u8]) -> Result<(), Status> {
-    if key.is_empty() || key.len() > KEY_BYTES_MAX { Err(Status::INVALID_KEY_SIZE) } else { Ok(()) }
 }
 
 /// The reason why nothing becomes durable.

@@ -7,12 +7,13 @@ use headwater_host::clock::{Nanos, UnixMillis};
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::{
     BatchWrite, FrontEndId, ListPosition, NamespaceId, ReadRelease, RecordExpiry, SsdCommand, SsdCompletion,
-    WriteCondition,
+    SubmitError, WriteCondition,
 };
 use headwater_ssd::engine::{DeviceConfig, Durability, SsdDevice, StartTime};
-use headwater_ssd::limits::{BATCH_PART_WRITES, BATCH_WRITES_MAX};
+use headwater_ssd::limits::{BATCH_CHECKED_PARTS, BATCH_PART_WRITES, BATCH_WRITES_MAX, KEY_BYTES_MAX};
 use headwater_ssd::media::FlashGeometry;
 use headwater_ssd::media::memory::MemoryMedia;
+use std::collections::BTreeMap;
 
 const FRONT_END: FrontEndId = FrontEndId(1);
 const WALL: UnixMillis = UnixMillis(1_000_000);
@@ -108,14 +109,17 @@ fn reads_complete_between_the_parts_of_a_batch() {
         let writes = (0..BATCH_WRITES_MAX).map(|number| put(number, vec![round; 20])).collect();
         submit(&mut device, BATCH, SsdCommand::Batch { writes });
         let mut reads = 0;
-        // A read takes one turn, whichever part of the batch the turn does.
+        // The first part is checked at submission, and the first read waits until all of them are. Any other read takes one
+        // turn, whichever part of the batch the turn does.
+        let checks = BATCH_WRITES_MAX / (BATCH_CHECKED_PARTS * BATCH_PART_WRITES) - 1;
         let done = loop {
             submit(&mut device, 2, retrieve(other));
             let (completion, polls) = next(&mut device);
             if completion.token == BATCH {
                 break completion;
             }
-            assert_eq!((completion.token, &completion.sink[..], polls), (2, &b"other"[..], 1));
+            let polls_wanted = if reads == 0 { checks } else { 1 };
+            assert_eq!((completion.token, &completion.sink[..], polls), (2, &b"other"[..], polls_wanted));
             reads += 1;
         };
         assert_eq!((done.status, next(&mut device).0.token), (Status::SUCCESS, 2));
@@ -127,6 +131,100 @@ fn reads_complete_between_the_parts_of_a_batch() {
     for number in [0, 511, 512, 40_000, BATCH_WRITES_MAX - 1] {
         assert_eq!(value_of(&mut device, number), Some(vec![1; 20]), "key {number}");
     }
+}
+
+/// Returns the device of the tests below, which checks a batch of 2,000 writes in 13 parts.
+fn open_to_check() -> SsdDevice<MemoryMedia> {
+    let mut device = open(64, parts_of(10));
+    run(&mut device, store(1_990, b"old"));
+    device
+}
+
+/// Returns the first writes of a batch that is checked in parts.
+fn many(writes: usize) -> Vec<BatchWrite> {
+    (0..writes).map(|number| put(number, &b"new"[..])).collect()
+}
+
+/// Polls until a number of commands have completed, and returns their completions by their tokens.
+fn complete(device: &mut SsdDevice<MemoryMedia>, commands: usize) -> BTreeMap<u64, SsdCompletion> {
+    let mut done = BTreeMap::new();
+    for _ in 0..100_000 {
+        poll(device);
+        done.extend(std::iter::from_fn(|| device.next_completion(FRONT_END)).map(|one| (one.token, one)));
+        if done.len() == commands {
+            return done;
+        }
+    }
+    panic!("{} of {commands} commands complete", done.len());
+}
+
+#[test]
+fn commands_behind_a_batch_that_is_checked_keep_their_order() {
+    for polls in 0..16 {
+        let mut device = open_to_check();
+        submit(&mut device, BATCH, SsdCommand::Batch { writes: many(2_000) });
+        (0..polls).for_each(|_| poll(&mut device));
+        // The key is in the last part, so that it is not known to be one of the batch while the others are checked.
+        submit(&mut device, 2, retrieve(1_990));
+        submit(&mut device, 3, store(1_990, b"last"));
+        submit(&mut device, 4, retrieve(1_990));
+        // The key of another batch, checked in parts too.
+        let writes = (1_999..4_000).map(|number| put(number, &b"newer"[..])).collect();
+        submit(&mut device, 5, SsdCommand::Batch { writes });
+        submit(&mut device, 6, retrieve(1_999));
+        let done = complete(&mut device, 6);
+        assert!(done.values().all(|one| one.status == Status::SUCCESS), "after {polls} polls: {done:?}");
+        let sink = |token| &done[&token].sink[..];
+        assert_eq!((sink(2), sink(4)), (&b"new"[..], &b"last"[..]), "after {polls} polls");
+        assert_eq!(sink(6), b"newer", "after {polls} polls");
+        let mut device = cut(device);
+        assert_eq!(value_of(&mut device, 1_990).as_deref(), Some(&b"last"[..]));
+        assert_eq!(value_of(&mut device, 1_999).as_deref(), Some(&b"newer"[..]));
+        assert_eq!(value_of(&mut device, 3_999).as_deref(), Some(&b"newer"[..]));
+    }
+}
+
+#[test]
+fn batch_whose_last_part_can_never_work_changes_nothing() {
+    let twice = put(0, &b"again"[..]);
+    let (condition, expiry) = (WriteCondition::Always, RecordExpiry::Never);
+    let long_key = Bytes::from(vec![b'k'; KEY_BYTES_MAX + 1]);
+    let long_key = BatchWrite::Store { key: long_key, value: Bytes::new(), condition, expiry };
+    let mut device = open_to_check();
+    let long_value = put(5_000, vec![1; device.batch_bytes_max()]);
+    for (write, status) in [
+        (twice, Status::COMMAND_SEQUENCE_ERROR),
+        (long_key, Status::INVALID_KEY_SIZE),
+        (long_value, Status::INVALID_VALUE_SIZE),
+    ] {
+        for writes in [1_600, 1_999, 2_000] {
+            let writes = many(writes).into_iter().chain([write.clone()]).collect();
+            submit(&mut device, BATCH, SsdCommand::Batch { writes });
+            submit(&mut device, 2, retrieve(1_990));
+            let done = complete(&mut device, 2);
+            assert_eq!((done[&BATCH].status, &done[&2].sink[..]), (status, &b"old"[..]));
+        }
+        // A batch of one part is refused.
+        let command = SsdCommand::Batch { writes: many(100).into_iter().chain([write]).collect() };
+        let refused = device.submit(FRONT_END, NamespaceId::FIRST, BATCH, command).unwrap_err();
+        assert_eq!(refused, SubmitError::Refused(status));
+    }
+    // All of its writes together are too long.
+    let writes = (0..2_000).map(|number| put(number, vec![1; device.batch_bytes_max() / 2_000])).collect();
+    assert_eq!(run(&mut device, SsdCommand::Batch { writes }).status, Status::COMMAND_SIZE_LIMIT);
+    assert_eq!((device.stats().keys[0], device.stats().in_flight), (1, 0));
+}
+
+#[test]
+fn batch_that_is_checked_can_be_aborted() {
+    let mut device = open_to_check();
+    submit(&mut device, BATCH, SsdCommand::Batch { writes: many(2_000) });
+    (0..5).for_each(|_| poll(&mut device));
+    submit(&mut device, 2, retrieve(1_990));
+    assert!(device.abort(FRONT_END, BATCH));
+    let done = complete(&mut device, 2);
+    assert_eq!((done[&BATCH].status, &done[&2].sink[..]), (Status::ABORT_REQUESTED, &b"old"[..]));
+    assert_eq!((device.stats().keys[0], device.stats().in_flight), (1, 0));
 }
 
 /// Returns the batch of the tests below: it replaces some keys, removes some, and makes some.

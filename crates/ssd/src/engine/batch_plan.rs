@@ -116,6 +116,30 @@ impl BatchPlan {
     }
 }
 
+impl BatchWrite {
+    /// Returns true unless it is a check.
+    pub(crate) fn is_write(&self) -> bool {
+        !matches!(self, Self::Check { .. })
+    }
+
+    /// Returns its condition.
+    pub(crate) fn condition(&self) -> WriteCondition {
+        match self {
+            Self::Store { condition, .. }
+            | Self::Delete { condition, .. }
+            | Self::Check { condition, .. } => *condition,
+        }
+    }
+
+    /// Returns the key written or checked.
+    #[must_use]
+    pub fn key(&self) -> &bytes::Bytes {
+        match self {
+            Self::Store { key, .. } | Self::Delete { key, .. } | Self::Check { key, .. } => key,
+        }
+    }
+}
+
 /// Returns the bytes of the record of a write, padding included.
 pub(crate) fn record_bytes_of(write: &BatchWrite) -> usize {
     let value_bytes = if let BatchWrite::Store { value, .. } = write { value.len() } else { 0 };

@@ -2,15 +2,13 @@
 //!
 //! Input: operations with their spans. Output: true for an operation that must wait, and the operations that may run when a
 //! span is free. Invariant: held spans are disjoint, and each waiting operation is in one queue. Neither a hold nor a release
-//! takes longer the more keys a long batch has: its spans stay together, and only those with waiters have a queue.
+//! takes longer the more keys a long batch has: its keys stay together, and only those with waiters have a queue.
 
+use super::batch_keys::BatchKeys;
 use super::key_span::KeySpan;
 use super::operation::DeviceOperation;
 use crate::index::KeyHash;
 use std::collections::{BTreeMap, VecDeque};
-
-/// Spans of an operation above which they are held together.
-const SINGLE_SPANS_MAX: usize = 512;
 
 /// A span that is held by itself.
 #[derive(Debug)]
@@ -20,44 +18,34 @@ struct SingleSpan {
     waiters: VecDeque<usize>,
 }
 
-/// The spans of a long batch, sorted and disjoint.
+/// Single spans by their first hash.
+type SingleSpans = BTreeMap<KeyHash, SingleSpan>;
+
+/// The keys of a long batch.
 #[derive(Debug)]
-struct BatchSpans {
+struct HeldBatch {
     holder: usize,
-    spans: Vec<KeySpan>,
-    /// Operations that wait, by the index of the span.
-    waiters: BTreeMap<usize, VecDeque<usize>>,
+    keys: Box<BatchKeys>,
+    /// Operations that wait, by the hash of the key.
+    waiters: BTreeMap<KeyHash, VecDeque<usize>>,
 }
 
-impl BatchSpans {
-    /// Returns the index of a span that overlaps this one.
-    fn overlap(&self, span: KeySpan) -> Option<usize> {
-        let at = self.spans.partition_point(|held| held.last < span.first);
-        self.spans.get(at).is_some_and(|held| held.first <= span.last).then_some(at)
-    }
-
-    /// Returns the index of a span that overlaps one of these sorted and disjoint ones.
-    fn overlap_of_any(&self, spans: &[KeySpan]) -> Option<usize> {
-        if spans.len() < SINGLE_SPANS_MAX {
-            return spans.iter().find_map(|span| self.overlap(*span));
+impl HeldBatch {
+    /// Returns the hash of a key that the operation works on too.
+    fn overlap(&self, operation: &DeviceOperation) -> Option<KeyHash> {
+        match &operation.batch_keys {
+            Some(keys) => self.keys.find_any_of(keys),
+            // The span of a key has one hash, and that of blocks begins with none.
+            None => self.keys.find_any(operation.spans().iter().map(|span| span.first)),
         }
-        let mut spans = spans.iter().peekable();
-        for (at, held) in self.spans.iter().enumerate() {
-            while spans.next_if(|span| span.last < held.first).is_some() {}
-            if spans.peek()?.first <= held.last {
-                return Some(at);
-            }
-        }
-        None
     }
 }
 
 /// All spans that are held.
 #[derive(Debug, Default)]
 pub(super) struct HeldSpans {
-    /// Spans by their first hash.
-    single: BTreeMap<KeyHash, SingleSpan>,
-    batches: Vec<BatchSpans>,
+    single: SingleSpans,
+    batches: Vec<HeldBatch>,
 }
 
 impl HeldSpans {
@@ -67,25 +55,16 @@ impl HeldSpans {
         self.single.is_empty() && self.batches.is_empty()
     }
 
-    /// Returns the queue behind a held span that overlaps one of these sorted and disjoint spans.
-    pub(super) fn waiters_of_overlap(&mut self, spans: &[KeySpan]) -> Option<&mut VecDeque<usize>> {
+    /// Returns the queue behind a held span that overlaps one of the operation.
+    pub(super) fn waiters_of_overlap(&mut self, operation: &DeviceOperation) -> Option<&mut VecDeque<usize>> {
         for batch in &mut self.batches {
-            if let Some(at) = batch.overlap_of_any(spans) {
-                return Some(batch.waiters.entry(at).or_default());
+            if let Some(hash) = batch.overlap(operation) {
+                return Some(batch.waiters.entry(hash).or_default());
             }
         }
-        let first = if spans.len() > self.single.len() {
-            let overlaps = |first: KeyHash, last: KeyHash| {
-                let at = spans.partition_point(|span| span.last < first);
-                spans.get(at).is_some_and(|span| span.first <= last)
-            };
-            self.single.iter().find(|(first, held)| overlaps(**first, held.last)).map(|(first, _)| *first)
-        } else {
-            let single = |span: &KeySpan| {
-                let (first, held) = self.single.range(..=span.last).next_back()?;
-                (held.last >= span.first).then_some(*first)
-            };
-            spans.iter().find_map(single)
+        let first = match &operation.batch_keys {
+            Some(keys) => keys.find_any(self.single.keys().copied()),
+            None => single_of_spans(&self.single, operation.spans()),
         };
         self.single.get_mut(&first?).map(|held| &mut held.waiters)
     }
@@ -96,15 +75,15 @@ impl HeldSpans {
         self.single.values_mut().map(|held| &mut held.waiters).chain(of_batches)
     }
 
-    /// Holds the spans of an operation. Those of a long batch leave it.
+    /// Holds the spans of an operation. The keys of a long batch leave it.
     ///
     /// # Panics
-    /// One of them is held.
+    /// One of them is held, or keys of the batch are missing.
     pub(super) fn hold(&mut self, at: usize, operation: &mut DeviceOperation) {
         operation.holds_keys = true;
-        if operation.spans.len() > SINGLE_SPANS_MAX {
-            let spans = std::mem::take(&mut operation.spans);
-            self.batches.push(BatchSpans { holder: at, spans, waiters: BTreeMap::new() });
+        if let Some(keys) = operation.batch_keys.take() {
+            assert!(keys.is_whole(), "a batch runs before all its keys were checked");
+            self.batches.push(HeldBatch { holder: at, keys, waiters: BTreeMap::new() });
             return;
         }
         for span in operation.spans() {
@@ -132,5 +111,22 @@ impl HeldSpans {
             let held = self.single.remove(&span.first).expect("an operation lost a span that it holds");
             wake(held.waiters);
         }
+    }
+}
+
+/// Returns the first hash of a single span that overlaps one of these sorted and disjoint spans.
+fn single_of_spans(single: &SingleSpans, spans: &[KeySpan]) -> Option<KeyHash> {
+    if spans.len() > single.len() {
+        let overlaps = |first: KeyHash, last: KeyHash| {
+            let at = spans.partition_point(|span| span.last < first);
+            spans.get(at).is_some_and(|span| span.first <= last)
+        };
+        single.iter().find(|(first, held)| overlaps(**first, held.last)).map(|(first, _)| *first)
+    } else {
+        let overlapped = |span: &KeySpan| {
+            let (first, held) = single.range(..=span.last).next_back()?;
+            (held.last >= span.first).then_some(*first)
+        };
+        spans.iter().find_map(overlapped)
     }
 }

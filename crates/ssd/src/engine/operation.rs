@@ -5,8 +5,9 @@
 
 use crate::command::{
     BatchWrite, FrontEndId, LbaRange, ListPosition, ListedKey, NamespaceId, Sequence, SsdCommand,
-    SsdCompletion, ValueSink, WriteCondition,
+    SsdCompletion, ValueSink,
 };
+use crate::engine::batch_keys::{BatchChecks, BatchKeys, SHORT_BATCH_WRITES, names_key_twice};
 use crate::engine::batch_plan::BatchPlan;
 use crate::engine::execute::BlockBatch;
 use crate::engine::key_span::{KeySpan, merged};
@@ -122,8 +123,10 @@ pub(crate) struct DeviceOperation {
     pub(crate) format: Option<BlockFormat>,
     /// The span of its one key, or of its one range of blocks.
     pub(crate) span: KeySpan,
-    /// The spans of all keys of a batch, or of several ranges of blocks: sorted and disjoint. Empty otherwise.
+    /// The spans of all keys of a short batch, or of several ranges of blocks: sorted and disjoint. Empty otherwise.
     pub(crate) spans: Vec<KeySpan>,
+    /// The keys of a long batch, until it holds them.
+    pub(crate) batch_keys: Option<Box<BatchKeys>>,
     /// Pages requested and not yet read.
     pub(crate) missing_pages: usize,
     /// Pages pinned for it.
@@ -163,6 +166,7 @@ impl DeviceOperation {
             format: None,
             span: KeySpan::one(KeyHash(0)),
             spans: Vec::new(),
+            batch_keys: None,
             missing_pages: 0,
             pinned_pages: Vec::new(),
             failed_pages: Vec::new(),
@@ -201,7 +205,8 @@ impl DeviceOperation {
         }
     }
 
-    /// Computes the spans of the keys or blocks that it works on; their ranges were checked against the limits.
+    /// Computes the spans of the keys or blocks that it works on; their ranges were checked against the limits. Those of a
+    /// long batch are computed while it is checked.
     ///
     /// # Errors
     /// The status of a batch that names a key twice.
@@ -216,6 +221,9 @@ impl DeviceOperation {
             | SsdCommand::OpenValue { key, .. }
             | SsdCommand::Exist { key, .. }
             | SsdCommand::Delete { key, .. } => self.span = KeySpan::one(hasher.hash(namespace, key)),
+            SsdCommand::Batch { writes } if writes.len() > SHORT_BATCH_WRITES => {
+                self.batch_keys = Some(Box::new(BatchKeys::with_writes(writes.len())));
+            }
             SsdCommand::Batch { writes } => {
                 let mut hashes: Vec<KeyHash> =
                     writes.iter().map(|write| hasher.hash(namespace, write.key())).collect();
@@ -249,6 +257,25 @@ impl DeviceOperation {
             | SsdCommand::Clear => {}
         }
         Ok(())
+    }
+
+    /// Returns true unless it is a long batch of which a part was not checked yet.
+    #[inline]
+    pub(crate) fn is_checked(&self) -> bool {
+        self.batch_keys.as_ref().is_none_or(|keys| keys.is_whole())
+    }
+
+    /// Checks the next part of a long batch. A batch of one part is refused at its submission.
+    ///
+    /// # Errors
+    /// The status of the limit that it exceeds, or of a key that the batch names twice.
+    pub(crate) fn check_part(&mut self, checks: BatchChecks) -> Result<(), Status> {
+        match (&mut self.batch_keys, &self.work) {
+            (Some(keys), OperationWork::Command(SsdCommand::Batch { writes })) => {
+                keys.check_part(writes, self.namespace, checks)
+            }
+            _ => Ok(()),
+        }
     }
 
     fn set_block_spans(&mut self, ranges: Vec<LbaRange>) {
@@ -319,37 +346,6 @@ impl DeviceOperation {
             completion.sink = std::mem::take(bytes);
         }
         completion.keys = std::mem::take(&mut self.listed_keys);
-    }
-}
-
-/// Returns true if a batch names a key twice.
-fn names_key_twice(writes: &[BatchWrite]) -> bool {
-    let mut keys: Vec<&[u8]> = writes.iter().map(|write| &write.key()[..]).collect();
-    keys.sort_unstable();
-    keys.windows(2).any(|pair| pair[0] == pair[1])
-}
-
-impl BatchWrite {
-    /// Returns true unless it is a check.
-    pub(crate) fn is_write(&self) -> bool {
-        !matches!(self, Self::Check { .. })
-    }
-
-    /// Returns its condition.
-    pub(crate) fn condition(&self) -> WriteCondition {
-        match self {
-            Self::Store { condition, .. }
-            | Self::Delete { condition, .. }
-            | Self::Check { condition, .. } => *condition,
-        }
-    }
-
-    /// Returns the key written or checked.
-    #[must_use]
-    pub fn key(&self) -> &bytes::Bytes {
-        match self {
-            Self::Store { key, .. } | Self::Delete { key, .. } | Self::Check { key, .. } => key,
-        }
     }
 }
 

@@ -4,6 +4,7 @@
 //!
 //! ```text
 //!  incoming --run--> done
+//!     |  +----------- checked in parts: those behind it wait --checked--> run
 //!     |  ^---------- key held by another operation: waits behind it, in order
 //!     +-- pages missing: holds its keys --pages read--> run again
 //!     +-- no room: holds its keys, first come first served --room--> run again
@@ -234,13 +235,13 @@ impl<M: Media> SsdDevice<M> {
     pub(super) fn run_incoming(&mut self) -> bool {
         let mut moved = false;
         let mut ahead = std::mem::take(&mut self.schedule.prefetched);
-        while !self.schedule.incoming.is_empty() && self.release_queue.has_room() {
+        'turn: while !self.schedule.incoming.is_empty() && self.release_queue.has_room() {
             moved = true;
             let batch = self.schedule.incoming.len().min(PREFETCH_BATCH);
             self.prefetch_batch(batch, &mut ahead);
             for next in 1..=batch {
-                if !self.release_queue.has_room() {
-                    break;
+                if !self.release_queue.has_room() || !self.check_first() {
+                    break 'turn;
                 }
                 if let Some(at) = self.schedule.incoming.pop_front() {
                     if let Some(Some(entry)) = ahead.get(next) {
@@ -253,6 +254,26 @@ impl<M: Media> SsdDevice<M> {
         }
         self.schedule.prefetched = ahead;
         moved
+    }
+
+    /// Checks the next part of the first new operation, if it is a long batch. Returns true if the operation may run. Until
+    /// then the operations behind it wait, because one of their keys may be in the rest of the batch.
+    fn check_first(&mut self) -> bool {
+        let Some(&at) = self.schedule.incoming.front() else { return true };
+        if self.operations[at].is_checked() {
+            return true;
+        }
+        let checks = self.batch_checks();
+        let operation = &mut self.operations[at];
+        match operation.check_part(checks) {
+            Ok(()) => operation.is_checked(),
+            Err(status) => {
+                self.schedule.incoming.pop_front();
+                let completion = SsdCompletion::new(0, status);
+                self.complete_operation(at, ExecutionOutcome { completion, gate: ReleaseGate::Immediate });
+                false
+            }
+        }
     }
 
     /// Prefetches the memory that the next operations will access: first all their index slots, then both ends of their
@@ -352,7 +373,7 @@ impl<M: Media> SsdDevice<M> {
         if operation.holds_keys {
             return false;
         }
-        let behind = self.schedule.held.waiters_of_overlap(operation.spans());
+        let behind = self.schedule.held.waiters_of_overlap(operation);
         behind.map(|behind| behind.push_back(at)).is_some()
     }
 

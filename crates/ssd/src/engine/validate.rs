@@ -3,11 +3,10 @@
 //! Input: a command. Output: nothing, or the status of the limit that it exceeds. Invariant: no length or address of an
 //! accepted command overflows; checks that depend on stored data are made when the command runs.
 
-use super::{SsdDevice, key_fits};
+use super::SsdDevice;
+use super::batch_keys::{BatchChecks, BatchLimits};
 use crate::command::{BatchWrite, Lba, LbaRange, SsdCommand, ValueSink, ValueSource};
-use crate::limits::{
-    BATCH_WRITES_MAX, LBA_RANGES_MAX, NAMESPACE_BLOCKS_MAX, TRANSFER_BYTES_MAX, batch_bytes_max,
-};
+use crate::limits::{LBA_RANGES_MAX, NAMESPACE_BLOCKS_MAX, TRANSFER_BYTES_MAX, batch_bytes_max};
 use crate::log::record::HEADER_BYTES;
 use crate::media::{Media, PAGE_DATA_BYTES};
 use crate::namespace::BlockFormat;
@@ -25,6 +24,17 @@ impl<M: Media> SsdDevice<M> {
     #[must_use]
     pub fn batch_bytes_max(&self) -> usize {
         batch_bytes_max(self.ftl().page_cache().frames_max() * PAGE_DATA_BYTES)
+    }
+
+    /// Returns the limits of a batch.
+    pub(super) fn batch_limits(&self) -> BatchLimits {
+        BatchLimits { value_max: self.value_bytes_max(), bytes_max: self.batch_bytes_max() }
+    }
+
+    /// Returns what the check of a part of a batch depends on.
+    pub(super) fn batch_checks(&self) -> BatchChecks {
+        let (hasher, part_writes) = (*self.ftl.hasher(), self.ftl.part_writes());
+        BatchChecks { hasher, part_writes, limits: self.batch_limits() }
     }
 
     /// Checks a command on blocks against the limits of its namespace.
@@ -88,23 +98,4 @@ impl BatchWrite {
         };
         HEADER_BYTES + self.key().len() + value_bytes
     }
-}
-
-/// Checks that a batch is inside the limits: the longest value, and the bytes of all writes.
-pub(super) fn check_batch(
-    writes: &[BatchWrite],
-    (value_max, bytes_max): (usize, usize),
-) -> Result<(), Status> {
-    if writes.len() > BATCH_WRITES_MAX {
-        return Err(Status::INVALID_FIELD);
-    }
-    let mut bytes = 0;
-    for write in writes {
-        key_fits(write.key())?;
-        if matches!(write, BatchWrite::Store { value, .. } if value.len() > value_max) {
-            return Err(Status::INVALID_VALUE_SIZE);
-        }
-        bytes += write.bytes();
-    }
-    if bytes > bytes_max { Err(Status::COMMAND_SIZE_LIMIT) } else { Ok(()) }
 }
