@@ -10,6 +10,7 @@ pub mod administration;
 mod batch_keys;
 mod batch_plan;
 mod checkpoint;
+mod discarded_batches;
 mod execute;
 mod held_spans;
 pub mod inspection;
@@ -236,7 +237,7 @@ impl<M: Media> SsdDevice<M> {
         let operation = &self.operations[at];
         self.tracer.record_executed(operation, completion.status, gate, self.now);
         if let OperationWork::Command(command) = &operation.work {
-            count_traffic(self.ftl.traffic_mut(), command, &completion);
+            count_traffic(self.ftl.traffic_mut(), (command, operation.batch_plan.as_deref()), &completion);
             if gate <= self.ftl.durable() || mutant(Mutant::GateIgnored) {
                 self.release_queue.push_ready(front_end, completion);
             } else {

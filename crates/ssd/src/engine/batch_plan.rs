@@ -64,6 +64,8 @@ pub(crate) struct BatchPlan {
     pub(crate) seen: Sequence,
     /// The sequence that must be durable before the batch may depend on what it found.
     pub(crate) basis: Sequence,
+    /// Bytes of the values.
+    pub(crate) value_bytes: u64,
     /// Bytes of the longest record.
     pub(crate) largest: usize,
     pub(crate) stores: RecordSum,
@@ -91,6 +93,7 @@ impl BatchPlan {
             self.long.push(index);
         }
         self.has_unreadable |= found.is_some_and(|found| found.header.is_none());
+        self.value_bytes += write.value_bytes();
         match (write, found) {
             (BatchWrite::Store { .. }, _) => self.stores.add(bytes),
             (BatchWrite::Delete { .. }, Some(_)) => self.removals.add(bytes),
@@ -128,6 +131,14 @@ impl BatchWrite {
             Self::Store { condition, .. }
             | Self::Delete { condition, .. }
             | Self::Check { condition, .. } => *condition,
+        }
+    }
+
+    /// Returns the bytes of its value.
+    pub(crate) fn value_bytes(&self) -> u64 {
+        match self {
+            Self::Store { value, .. } => value.len() as u64,
+            Self::Delete { .. } | Self::Check { .. } => 0,
         }
     }
 

@@ -9,11 +9,12 @@ use crate::command::{
 };
 use crate::engine::batch_keys::{BatchChecks, BatchKeys, SHORT_BATCH_WRITES, names_key_twice};
 use crate::engine::batch_plan::BatchPlan;
+use crate::engine::discarded_batches::DiscardedBatches;
 use crate::engine::execute::BlockBatch;
 use crate::engine::key_span::{KeySpan, merged};
 use crate::ftl::namespace_table::record_position;
 use crate::index::{KeyHash, KeyHasher};
-use crate::limits::{BATCH_PART_WRITES, OPERATIONS_MAX};
+use crate::limits::OPERATIONS_MAX;
 use crate::log::record::RecordAddress;
 use crate::log::record_draft::RecordDraft;
 use crate::media::PageAddress;
@@ -355,8 +356,7 @@ pub(crate) struct OperationSlab {
     slots: Vec<Option<DeviceOperation>>,
     vacant: Vec<usize>,
     live: usize,
-    /// Writes of long batches that have ended.
-    discarded: Vec<Vec<BatchWrite>>,
+    discarded: DiscardedBatches,
 }
 
 impl OperationSlab {
@@ -408,28 +408,19 @@ impl OperationSlab {
     /// The slot holds no operation.
     #[inline]
     pub(crate) fn vacate(&mut self, at: usize) {
-        assert!(self.slots[at].is_some(), "slot {at} holds no operation");
-        if let Some(DeviceOperation {
-            batch_plan: Some(_),
-            work: OperationWork::Command(SsdCommand::Batch { writes }),
-            ..
-        }) = &mut self.slots[at]
-        {
-            self.discarded.push(std::mem::take(writes));
+        let DeviceOperation { work, batch_plan, .. } = &mut self[at];
+        if let OperationWork::Command(SsdCommand::Batch { writes }) = work {
+            let (writes, plan) = (std::mem::take(writes), batch_plan.take());
+            self.discarded.push(writes, plan);
         }
         self.slots[at] = None;
         self.vacant.push(at);
         self.live -= 1;
     }
 
-    /// Drops a part of the writes of long batches that have ended. Returns true if there was one.
+    /// Drops a part of the memory of long batches that have ended. Returns true if there was one.
     pub(crate) fn drop_part(&mut self) -> bool {
-        let Some(writes) = self.discarded.last_mut() else { return false };
-        writes.truncate(writes.len().saturating_sub(2 * BATCH_PART_WRITES));
-        if writes.is_empty() {
-            self.discarded.pop();
-        }
-        true
+        self.discarded.drop_part()
     }
 
     /// Returns the number of operations in flight.

@@ -161,13 +161,7 @@ impl<M: Media> SsdDevice<M> {
                 let record = self.ftl.index().find(operation.span.first, 0);
                 record.map_or(0, |record| u64::from(record.units) * UNIT_BYTES as u64)
             }
-            SsdCommand::Batch { writes } => {
-                let values = writes.iter().map(|write| match write {
-                    BatchWrite::Store { value, .. } => value.len() as u64,
-                    BatchWrite::Delete { .. } | BatchWrite::Check { .. } => 0,
-                });
-                values.sum()
-            }
+            SsdCommand::Batch { writes } => writes.iter().map(BatchWrite::value_bytes).sum(),
             SsdCommand::Read { range, .. } => blocks(&[*range]),
             SsdCommand::Copy { sources, .. } => blocks(sources),
             _ => 0,

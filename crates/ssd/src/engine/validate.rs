@@ -92,10 +92,6 @@ impl BatchWrite {
     /// Returns the bytes that count against the limit of a batch: those of the key, the value and the record's header.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        let value_bytes = match self {
-            Self::Store { value, .. } => value.len(),
-            Self::Delete { .. } | Self::Check { .. } => 0,
-        };
-        HEADER_BYTES + self.key().len() + value_bytes
+        HEADER_BYTES + self.key().len() + to_usize(self.value_bytes())
     }
 }

@@ -3,10 +3,15 @@
 //! Input: commands with their completions. Output: sums in the counters.
 
 use crate::command::{BatchWrite, SsdCommand, SsdCompletion};
+use crate::engine::batch_plan::BatchPlan;
 use crate::log::health_counters::HealthCounters;
 
-/// Counts a completed command.
-pub(crate) fn count_traffic(counters: &mut HealthCounters, command: &SsdCommand, completion: &SsdCompletion) {
+/// Counts a completed command, with its plan if it is a batch that was carried out in parts.
+pub(crate) fn count_traffic(
+    counters: &mut HealthCounters,
+    (command, plan): (&SsdCommand, Option<&BatchPlan>),
+    completion: &SsdCompletion,
+) {
     if !completion.status.is_success() {
         return;
     }
@@ -23,7 +28,10 @@ pub(crate) fn count_traffic(counters: &mut HealthCounters, command: &SsdCommand,
         SsdCommand::Read { .. } => (Some(completion.sink.len() as u64), None),
         SsdCommand::Store { value, .. } => (None, Some(value.len() as u64)),
         SsdCommand::Write { data, .. } => (None, Some(data.len() as u64)),
-        SsdCommand::Batch { writes } => (None, Some(writes.iter().map(write_bytes).sum())),
+        SsdCommand::Batch { writes } => {
+            let sum = || writes.iter().map(BatchWrite::value_bytes).sum();
+            (None, Some(plan.map_or_else(sum, |plan| plan.value_bytes)))
+        }
         _ => (None, None),
     };
     if let Some(bytes) = read {
@@ -33,12 +41,5 @@ pub(crate) fn count_traffic(counters: &mut HealthCounters, command: &SsdCommand,
     if let Some(bytes) = written {
         counters.writes += 1;
         counters.bytes_written += bytes;
-    }
-}
-
-fn write_bytes(write: &BatchWrite) -> u64 {
-    match write {
-        BatchWrite::Store { value, .. } => value.len() as u64,
-        BatchWrite::Delete { .. } | BatchWrite::Check { .. } => 0,
     }
 }
