@@ -20,7 +20,8 @@ impl<M: Media> SsdDevice<M> {
             return false;
         };
         let begun = self.operations[at].started.is_some();
-        if begun || !(self.schedule.remove_waiting(at) || self.throttle.remove_waiting(at)) {
+        if begun || !(self.schedule.remove_waiting(at, &self.operations) || self.throttle.remove_waiting(at))
+        {
             return false;
         }
         let completion = SsdCompletion::new(token, Status::ABORT_REQUESTED);

@@ -128,14 +128,21 @@ impl BatchKeys {
 
     /// Returns one of these hashes that a key has.
     pub(crate) fn find_any(&self, hashes: impl Iterator<Item = KeyHash>) -> Option<KeyHash> {
+        self.find_all(hashes).next()
+    }
+
+    /// Returns those of these hashes that a key has.
+    pub(crate) fn find_all(&self, hashes: impl Iterator<Item = KeyHash>) -> impl Iterator<Item = KeyHash> {
         let mut wanted: Vec<KeyHash> = hashes.filter(|hash| self.filter.may_contain(*hash)).collect();
-        if wanted.is_empty() {
-            return None;
-        }
         wanted.sort_unstable();
-        let filter = HashFilter::from(&wanted[..]);
-        let is_wanted = |hash: &KeyHash| filter.may_contain(*hash) && wanted.binary_search(hash).is_ok();
-        self.hashes.iter().copied().find(is_wanted)
+        // Without one that the filter seems to have, no key is compared.
+        let filter = (!wanted.is_empty()).then(|| HashFilter::from(&wanted[..]));
+        let among = |filter: HashFilter| {
+            let is_wanted =
+                move |hash: &KeyHash| filter.may_contain(*hash) && wanted.binary_search(hash).is_ok();
+            self.hashes.iter().copied().filter(is_wanted)
+        };
+        filter.map(among).into_iter().flatten()
     }
 
     /// Returns a hash that keys of both batches have.
@@ -253,6 +260,8 @@ mod tests {
             let found = keys.find_any_of(&others);
             assert_eq!(found.is_some(), others.hashes.iter().any(|hash| set.contains(hash)), "seed {seed}");
             assert!(found.is_none_or(|hash| set.contains(&hash) && others.hashes.contains(&hash)));
+            let all: BTreeSet<KeyHash> = keys.find_all(others.hashes.iter().copied()).collect();
+            assert!(all.iter().eq(set.intersection(&others.hashes.iter().copied().collect())), "seed {seed}");
         }
     }
 

@@ -1,44 +1,57 @@
-//! The spans of keys and blocks that stalled operations hold, and the operations that wait for them.
+//! The spans of keys and blocks that stalled and waiting operations hold, and the operations that wait for them.
 //!
-//! Input: operations with their spans. Output: true for an operation that must wait, and the operations that may run when a
-//! span is free. Invariant: held spans are disjoint, and each waiting operation is in one queue. Neither a hold nor a release
-//! takes longer the more keys a long batch has: its keys stay together, and only those with waiters have a queue.
+//! Input: operations with their spans, in the order of their submission. Output: true for an operation that must wait, and
+//! the operations that may run when another one has ended. Neither an entry nor a release takes longer the more keys a long
+//! batch has: its keys stay together.
+//!
+//! Invariant: an operation waits for each earlier one on its spans that has not ended, or for one that waits for it. An
+//! operation enters all its spans in one step, and waits only for those that entered before it. So waits form no cycle, and
+//! of all operations here the first one waits for none.
 
 use super::batch_keys::BatchKeys;
 use super::key_span::KeySpan;
-use super::operation::DeviceOperation;
+use super::operation::{DeviceOperation, KeyHold, OperationSlab};
 use crate::index::KeyHash;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 
-/// A span that is held by itself.
-#[derive(Debug)]
-struct SingleSpan {
+/// A piece of a span.
+#[derive(Clone, Copy, Debug)]
+struct HeldSpan {
     last: KeyHash,
-    /// Operations that wait for the span.
-    waiters: VecDeque<usize>,
+    /// The last operation that entered there. It waits for those before it.
+    holder: usize,
 }
 
-/// Single spans by their first hash.
-type SingleSpans = BTreeMap<KeyHash, SingleSpan>;
+/// Disjoint pieces by their first hash.
+type SingleSpans = BTreeMap<KeyHash, HeldSpan>;
 
 /// The keys of a long batch.
 #[derive(Debug)]
 struct HeldBatch {
     holder: usize,
     keys: Box<BatchKeys>,
-    /// Operations that wait, by the hash of the key.
-    waiters: BTreeMap<KeyHash, VecDeque<usize>>,
 }
 
 impl HeldBatch {
-    /// Returns the hash of a key that the operation works on too.
-    fn overlap(&self, operation: &DeviceOperation) -> Option<KeyHash> {
-        match &operation.batch_keys {
+    /// Returns true if an operation with these spans, or with the keys of a long batch, works on one of the keys.
+    fn overlaps(&self, spans: &[KeySpan], keys: Option<&BatchKeys>) -> bool {
+        let key = match keys {
             Some(keys) => self.keys.find_any_of(keys),
             // The span of a key has one hash, and that of blocks begins with none.
-            None => self.keys.find_any(operation.spans().iter().map(|span| span.first)),
-        }
+            None => self.keys.find_any(spans.iter().map(|span| span.first)),
+        };
+        key.is_some()
     }
+}
+
+/// An operation that waits.
+#[derive(Debug)]
+struct KeyWait {
+    /// Counts the operations that had to wait.
+    number: u64,
+    /// The operations that it waits for.
+    awaited: usize,
 }
 
 /// All spans that are held.
@@ -46,6 +59,12 @@ impl HeldBatch {
 pub(super) struct HeldSpans {
     single: SingleSpans,
     batches: Vec<HeldBatch>,
+    /// The operations that wait for an operation.
+    waiters: BTreeMap<usize, Vec<usize>>,
+    /// The operations that wait.
+    waits: BTreeMap<usize, KeyWait>,
+    /// The number of the next one.
+    number_next: u64,
 }
 
 impl HeldSpans {
@@ -55,78 +74,141 @@ impl HeldSpans {
         self.single.is_empty() && self.batches.is_empty()
     }
 
-    /// Returns the queue behind a held span that overlaps one of the operation.
-    pub(super) fn waiters_of_overlap(&mut self, operation: &DeviceOperation) -> Option<&mut VecDeque<usize>> {
-        for batch in &mut self.batches {
-            if let Some(hash) = batch.overlap(operation) {
-                return Some(batch.waiters.entry(hash).or_default());
+    /// Makes an operation wait if one of its spans is held: it holds all of them from now on, behind the operations before
+    /// it. Returns true if it waits. The keys of a long batch leave it.
+    pub(super) fn wait(&mut self, at: usize, operation: &mut DeviceOperation) -> bool {
+        if !self.overlaps(operation) {
+            return false;
+        }
+        operation.hold = KeyHold::InOrder;
+        let keys = operation.batch_keys.take();
+        self.enter(at, operation.spans(), keys);
+        true
+    }
+
+    /// Holds the spans of an operation that runs. The keys of a long batch leave it.
+    ///
+    /// # Panics
+    /// Another operation holds one of them.
+    pub(super) fn hold(&mut self, at: usize, operation: &mut DeviceOperation) {
+        if operation.hold == KeyHold::None {
+            let keys = operation.batch_keys.take();
+            let waits = self.enter(at, operation.spans(), keys);
+            assert!(!waits, "an operation runs on a span that another one holds");
+        }
+        operation.hold = KeyHold::Stalled;
+    }
+
+    /// Releases the spans of an operation, and passes the operations that waited only for it to `wake`.
+    pub(super) fn release(&mut self, at: usize, operation: &DeviceOperation, mut wake: impl FnMut(usize)) {
+        if let Some(batch) = self.batches.iter().position(|batch| batch.holder == at) {
+            self.batches.remove(batch);
+        } else {
+            for span in operation.spans() {
+                let held = self.single.extract_if(span.first..=span.last, |_, held| held.holder == at);
+                held.for_each(drop);
             }
         }
-        let first = match &operation.batch_keys {
-            Some(keys) => keys.find_any(self.single.keys().copied()),
-            None => single_of_spans(&self.single, operation.spans()),
-        };
-        self.single.get_mut(&first?).map(|held| &mut held.waiters)
+        for waiter in self.waiters.remove(&at).unwrap_or_default() {
+            let Entry::Occupied(mut wait) = self.waits.entry(waiter) else {
+                unreachable!("an operation that waits is not noted");
+            };
+            wait.get_mut().awaited -= 1;
+            if wait.get().awaited == 0 {
+                wait.remove();
+                wake(waiter);
+            }
+        }
     }
 
-    /// Returns all queues.
-    pub(super) fn queues(&mut self) -> impl Iterator<Item = &mut VecDeque<usize>> {
-        let of_batches = self.batches.iter_mut().flat_map(|batch| batch.waiters.values_mut());
-        self.single.values_mut().map(|held| &mut held.waiters).chain(of_batches)
+    /// Removes an operation that has not run, and passes the operations that waited only for it to `wake`. The rest enter
+    /// again in their order, as if it had never been there: those behind it may have to wait for those before it.
+    pub(super) fn withdraw(&mut self, at: usize, operations: &OperationSlab, mut wake: impl FnMut(usize)) {
+        let batches = std::mem::take(&mut self.batches).into_iter();
+        let mut batches: BTreeMap<usize, Box<BatchKeys>> =
+            batches.map(|batch| (batch.holder, batch.keys)).collect();
+        let single = std::mem::take(&mut self.single).into_values().map(|held| held.holder);
+        let awaited = std::mem::take(&mut self.waiters).into_keys();
+        let waits = std::mem::take(&mut self.waits);
+        let rest: BTreeSet<usize> = single.chain(awaited).chain(batches.keys().copied()).collect();
+        let mut rest: Vec<usize> = rest.into_iter().filter(|operation| *operation != at).collect();
+        // Those that wait for none come first: they share no span.
+        rest.sort_by_key(|operation| waits.get(operation).map(|wait| wait.number));
+        for again in rest {
+            let is_waiting = self.enter(again, operations[again].spans(), batches.remove(&again));
+            if !is_waiting && waits.contains_key(&again) {
+                wake(again);
+            }
+        }
     }
 
-    /// Holds the spans of an operation. The keys of a long batch leave it.
-    ///
-    /// # Panics
-    /// One of them is held, or keys of the batch are missing.
-    pub(super) fn hold(&mut self, at: usize, operation: &mut DeviceOperation) {
-        operation.holds_keys = true;
-        if let Some(keys) = operation.batch_keys.take() {
+    /// Returns true if a span of the operation is held.
+    fn overlaps(&self, operation: &DeviceOperation) -> bool {
+        let (spans, keys) = (operation.spans(), operation.batch_keys.as_deref());
+        self.batches.iter().any(|batch| batch.overlaps(spans, keys))
+            || match keys {
+                Some(keys) => keys.find_any(self.single.keys().copied()).is_some(),
+                None => overlaps_single(&self.single, spans),
+            }
+    }
+
+    /// Adds an operation on these spans, or on the keys of a long batch: it waits for the operations there, and later ones
+    /// wait for it. Returns true if it waits.
+    fn enter(&mut self, at: usize, spans: &[KeySpan], keys: Option<Box<BatchKeys>>) -> bool {
+        let overlaps = |batch: &&HeldBatch| batch.overlaps(spans, keys.as_deref());
+        let mut before: Vec<usize> = self.batches.iter().filter(overlaps).map(|batch| batch.holder).collect();
+        if let Some(keys) = keys {
             assert!(keys.is_whole(), "a batch runs before all its keys were checked");
-            self.batches.push(HeldBatch { holder: at, keys, waiters: BTreeMap::new() });
-            return;
+            before.extend(keys.find_all(self.single.keys().copied()).map(|hash| self.single[&hash].holder));
+            self.batches.push(HeldBatch { holder: at, keys });
+        } else {
+            spans.iter().for_each(|span| take_span(&mut self.single, *span, at, &mut before));
         }
-        for span in operation.spans() {
-            let held = SingleSpan { last: span.last, waiters: VecDeque::new() };
-            let before = self.single.insert(span.first, held);
-            assert!(before.is_none(), "two operations hold the span that begins at {:?}", span.first);
+        if before.is_empty() {
+            return false;
         }
-    }
-
-    /// Releases the spans of an operation, and passes the operations that waited for them to `wake`.
-    ///
-    /// # Panics
-    /// One of them is not held.
-    pub(super) fn release(
-        &mut self,
-        at: usize,
-        operation: &DeviceOperation,
-        mut wake: impl FnMut(VecDeque<usize>),
-    ) {
-        if let Some(batch) = self.batches.iter().position(|batch| batch.holder == at) {
-            self.batches.remove(batch).waiters.into_values().for_each(wake);
-            return;
+        before.sort_unstable();
+        before.dedup();
+        for earlier in &before {
+            self.waiters.entry(*earlier).or_default().push(at);
         }
-        for span in operation.spans() {
-            let held = self.single.remove(&span.first).expect("an operation lost a span that it holds");
-            wake(held.waiters);
-        }
+        self.waits.insert(at, KeyWait { number: self.number_next, awaited: before.len() });
+        self.number_next += 1;
+        true
     }
 }
 
-/// Returns the first hash of a single span that overlaps one of these sorted and disjoint spans.
-fn single_of_spans(single: &SingleSpans, spans: &[KeySpan]) -> Option<KeyHash> {
+/// Makes an operation the holder of a span, and adds the holders of what it overlaps to `before`.
+fn take_span(single: &mut SingleSpans, span: KeySpan, at: usize, before: &mut Vec<usize>) {
+    while let Some((first, held)) = last_overlapped(single, &span) {
+        before.push(held.holder);
+        // Its holder keeps what lies outside of the span.
+        single.remove(&first);
+        if first < span.first {
+            single.insert(first, HeldSpan { last: KeyHash(span.first.0 - 1), ..held });
+        }
+        if held.last > span.last {
+            single.insert(KeyHash(span.last.0 + 1), held);
+        }
+    }
+    single.insert(span.first, HeldSpan { last: span.last, holder: at });
+}
+
+/// Returns the last piece that overlaps a span, and its first hash.
+fn last_overlapped(single: &SingleSpans, span: &KeySpan) -> Option<(KeyHash, HeldSpan)> {
+    let (first, held) = single.range(..=span.last).next_back()?;
+    (held.last >= span.first).then_some((*first, *held))
+}
+
+/// Returns true if a piece overlaps one of these sorted and disjoint spans.
+fn overlaps_single(single: &SingleSpans, spans: &[KeySpan]) -> bool {
     if spans.len() > single.len() {
-        let overlaps = |first: KeyHash, last: KeyHash| {
-            let at = spans.partition_point(|span| span.last < first);
-            spans.get(at).is_some_and(|span| span.first <= last)
+        let overlaps = |(first, held): (&KeyHash, &HeldSpan)| {
+            let at = spans.partition_point(|span| span.last < *first);
+            spans.get(at).is_some_and(|span| span.first <= held.last)
         };
-        single.iter().find(|(first, held)| overlaps(**first, held.last)).map(|(first, _)| *first)
+        single.iter().any(overlaps)
     } else {
-        let overlapped = |span: &KeySpan| {
-            let (first, held) = single.range(..=span.last).next_back()?;
-            (held.last >= span.first).then_some(*first)
-        };
-        spans.iter().find_map(overlapped)
+        spans.iter().any(|span| last_overlapped(single, span).is_some())
     }
 }

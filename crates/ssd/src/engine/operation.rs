@@ -1,7 +1,7 @@
 //! Operations in flight, and the slab that every stage indexes into.
 //!
 //! Input: accepted commands. Output: slots, each of which holds a command from submission until its completion is made.
-//! Invariant: an operation that holds keys is the only one that runs on them.
+//! Invariant: of the operations that hold a key, only the first one runs.
 
 use crate::command::{
     BatchWrite, FrontEndId, LbaRange, ListPosition, ListedKey, NamespaceId, Sequence, SsdCommand,
@@ -76,6 +76,17 @@ impl SsdCommand {
     }
 }
 
+/// The hold of an operation on its keys and blocks, for which later operations wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum KeyHold {
+    /// It holds none: it has neither waited for an earlier operation nor stalled.
+    None,
+    /// It had to wait for an earlier one, and has not stalled itself.
+    InOrder,
+    /// It has stalled.
+    Stalled,
+}
+
 /// The progress of a command on many blocks, kept while it waits.
 #[derive(Debug, Default)]
 pub(crate) struct BlockProgress {
@@ -134,8 +145,8 @@ pub(crate) struct DeviceOperation {
     pub(crate) pinned_pages: Vec<PageAddress>,
     /// Pages whose reads failed for it.
     pub(crate) failed_pages: Vec<PageAddress>,
-    /// True if it holds its keys.
-    pub(crate) holds_keys: bool,
+    /// The hold on its keys.
+    pub(crate) hold: KeyHold,
     /// Keys that a list has found so far.
     pub(crate) listed_keys: Vec<ListedKey>,
     pub(crate) list_position: ListPosition,
@@ -171,7 +182,7 @@ impl DeviceOperation {
             missing_pages: 0,
             pinned_pages: Vec::new(),
             failed_pages: Vec::new(),
-            holds_keys: false,
+            hold: KeyHold::None,
             listed_keys: Vec::new(),
             list_position: ListPosition::START,
             progress: BlockProgress::default(),

@@ -5,7 +5,7 @@
 //! ```text
 //!  incoming --run--> done
 //!     |  +----------- checked in parts: those behind it wait --checked--> run
-//!     |  ^---------- key held by another operation: waits behind it, in order
+//!     +-- key held by another operation: holds its keys behind it --it ends--> run
 //!     +-- pages missing: holds its keys --pages read--> run again
 //!     +-- no room: holds its keys, first come first served --room--> run again
 //!     +-- its namespace is being cleared: waits --cleared--> run again
@@ -14,13 +14,14 @@
 //!     +-- depends on data not yet durable: holds its keys --durable--> run again
 //! ```
 //!
-//! Invariant: operations on one key run in the order of their submission, regardless of their stalls.
+//! Invariant: operations on one key run in the order of their submission, regardless of their stalls. One that waits for
+//! another holds all its keys, also those that are free, so that no later operation on one of them overtakes it.
 
 use super::SsdDevice;
 use crate::command::{Sequence, SsdCompletion};
 use crate::engine::execute::{ExecutionOutcome, ReleaseGate, execute, go_on};
 use crate::engine::held_spans::HeldSpans;
-use crate::engine::operation::{CommandSubject, DeviceOperation, OperationWork};
+use crate::engine::operation::{CommandSubject, DeviceOperation, KeyHold, OperationSlab, OperationWork};
 use crate::ftl::{ClearStep, Ftl, StallReason};
 use crate::index::{IndexEntry, RecordIndex};
 use crate::log::page_reads::{EndedRead, ReadResult, ReadWaiter};
@@ -42,7 +43,7 @@ pub(super) struct OperationSchedule {
     prefetched: Vec<Option<IndexEntry>>,
     /// Operations to run (again) before any new one.
     runnable: VecDeque<usize>,
-    /// Spans of keys and blocks that stalled operations hold.
+    /// Spans of keys and blocks that operations hold while they are stalled or wait for another.
     held: HeldSpans,
     /// Operations stalled for room, in order.
     waiting_for_room: VecDeque<usize>,
@@ -104,15 +105,18 @@ impl OperationSchedule {
         any
     }
 
-    /// Removes an operation that holds no keys from the queue that it waits in. Returns true if it was in one.
-    pub(super) fn remove_waiting(&mut self, at: usize) -> bool {
-        let behind = self.held.queues();
-        [&mut self.incoming, &mut self.runnable, &mut self.waiting_for_clear].into_iter().chain(behind).any(
-            |queue| {
-                let index = queue.iter().position(|&waiting| waiting == at);
-                index.and_then(|index| queue.remove(index)).is_some()
-            },
-        )
+    /// Removes an operation that has not started from what it waits in. Returns true if it waited.
+    pub(super) fn remove_waiting(&mut self, at: usize, operations: &OperationSlab) -> bool {
+        let queues = [&mut self.incoming, &mut self.runnable, &mut self.waiting_for_clear];
+        let was_queued = queues.into_iter().any(|queue| {
+            let index = queue.iter().position(|&waiting| waiting == at);
+            index.and_then(|index| queue.remove(index)).is_some()
+        });
+        let holds_keys = operations[at].hold != KeyHold::None;
+        if holds_keys {
+            self.held.withdraw(at, operations, |waiter| self.runnable.push_back(waiter));
+        }
+        was_queued || holds_keys
     }
 
     /// Queues an operation until the reservation of the log ends. One in the room queue is run again anyway.
@@ -299,7 +303,7 @@ impl<M: Media> SsdDevice<M> {
 
     /// Runs one operation, unless one of its keys is held by another.
     pub(super) fn run_operation(&mut self, at: usize) {
-        if self.wait_for_clear(at) || self.wait_for_held_keys(at) {
+        if self.wait_for_held_keys(at) || self.wait_for_clear(at) {
             return;
         }
         let waits_for_room = self.schedule.waiting_for_room.front().is_some_and(|first| *first != at);
@@ -335,7 +339,7 @@ impl<M: Media> SsdDevice<M> {
         }
         match result {
             Ok(outcome) => {
-                self.schedule.cache_hits += u64::from(!operation.holds_keys);
+                self.schedule.cache_hits += u64::from(operation.hold != KeyHold::Stalled);
                 self.complete_operation(at, outcome);
             }
             Err(StallReason::Unreadable(_) | StallReason::InDoubt) => {
@@ -365,16 +369,14 @@ impl<M: Media> SsdDevice<M> {
         waits
     }
 
+    /// Returns true if the operation waits because an earlier one holds one of its keys. One that holds its keys already is
+    /// run only when those before it have ended.
     fn wait_for_held_keys(&mut self, at: usize) -> bool {
         if self.schedule.held.is_empty() || mutant(Mutant::HeldKeysIgnored) {
             return false;
         }
-        let operation = &self.operations[at];
-        if operation.holds_keys {
-            return false;
-        }
-        let behind = self.schedule.held.waiters_of_overlap(operation);
-        behind.map(|behind| behind.push_back(at)).is_some()
+        let operation = &mut self.operations[at];
+        operation.hold == KeyHold::None && self.schedule.held.wait(at, operation)
     }
 
     /// Ends an operation: removes it from the room queue and releases its keys.
@@ -387,21 +389,19 @@ impl<M: Media> SsdDevice<M> {
         if matches!(operation.work, OperationWork::Expire { .. }) {
             self.schedule.expiries_in_flight -= 1;
         }
-        if operation.holds_keys {
+        if operation.hold != KeyHold::None {
             if self.schedule.reserver == Some(at) {
                 self.schedule.end_reservation(&mut self.ftl);
             }
             let runnable = &mut self.schedule.runnable;
-            self.schedule.held.release(at, operation, |waiters| runnable.extend(waiters));
+            self.schedule.held.release(at, operation, |waiter| runnable.push_back(waiter));
         }
         self.finish_operation(at, outcome);
     }
 
     fn stall_operation(&mut self, at: usize, stall: StallReason) {
         let operation = &mut self.operations[at];
-        if !operation.holds_keys {
-            self.schedule.held.hold(at, operation);
-        }
+        self.schedule.held.hold(at, operation);
         if self.schedule.reserver == Some(at) && !self.ftl.is_log_reserved() {
             self.schedule.end_reservation(&mut self.ftl);
         }
