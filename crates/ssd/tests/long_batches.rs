@@ -164,7 +164,7 @@ fn commands_behind_a_batch_that_is_checked_keep_their_order() {
         let mut device = open_to_check();
         submit(&mut device, BATCH, SsdCommand::Batch { writes: many(2_000) });
         (0..polls).for_each(|_| poll(&mut device));
-        // The key is in the last part, so that it is not known to be one of the batch while the others are checked.
+        // The key is in the last part, so that it is not known to be one of the batch while the parts before it are checked.
         submit(&mut device, 2, retrieve(1_990));
         submit(&mut device, 3, store(1_990, b"last"));
         submit(&mut device, 4, retrieve(1_990));

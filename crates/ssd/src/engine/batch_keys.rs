@@ -14,7 +14,7 @@ pub(super) const SHORT_BATCH_WRITES: usize = 512;
 /// Writes that are hashed behind their check, while they are in the processor's cache.
 const CHUNK_WRITES: usize = 256;
 
-/// A set of hashes that is never wrong about a hash in it, and about one in hundreds of the others.
+/// A set of hashes that is never wrong about a hash in it, and about one in hundreds of any other hashes.
 #[derive(Debug)]
 struct HashFilter {
     /// A power of two.
@@ -160,7 +160,7 @@ pub(crate) struct BatchLimits {
     pub(super) bytes_max: usize,
 }
 
-/// What the check of a part depends on.
+/// The parameters of the check of a part.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BatchChecks {
     pub(super) hasher: KeyHasher,
@@ -247,9 +247,9 @@ mod tests {
             };
             let (first, second) = (batch(), batch());
             let keys = keys_of(&first, hash_bits).unwrap();
-            let others = keys_of(&second, hash_bits).unwrap();
+            let second_keys = keys_of(&second, hash_bits).unwrap();
             let set: BTreeSet<KeyHash> = keys.hashes.iter().copied().collect();
-            for hash in &others.hashes {
+            for hash in &second_keys.hashes {
                 assert_eq!(
                     keys.find_any(std::iter::once(*hash)).is_some(),
                     set.contains(hash),
@@ -257,11 +257,18 @@ mod tests {
                 );
             }
             assert!(keys.hashes.iter().all(|hash| keys.find_any(std::iter::once(*hash)) == Some(*hash)));
-            let found = keys.find_any_of(&others);
-            assert_eq!(found.is_some(), others.hashes.iter().any(|hash| set.contains(hash)), "seed {seed}");
-            assert!(found.is_none_or(|hash| set.contains(&hash) && others.hashes.contains(&hash)));
-            let all: BTreeSet<KeyHash> = keys.find_all(others.hashes.iter().copied()).collect();
-            assert!(all.iter().eq(set.intersection(&others.hashes.iter().copied().collect())), "seed {seed}");
+            let found = keys.find_any_of(&second_keys);
+            assert_eq!(
+                found.is_some(),
+                second_keys.hashes.iter().any(|hash| set.contains(hash)),
+                "seed {seed}"
+            );
+            assert!(found.is_none_or(|hash| set.contains(&hash) && second_keys.hashes.contains(&hash)));
+            let all: BTreeSet<KeyHash> = keys.find_all(second_keys.hashes.iter().copied()).collect();
+            assert!(
+                all.iter().eq(set.intersection(&second_keys.hashes.iter().copied().collect())),
+                "seed {seed}"
+            );
         }
     }
 

@@ -10,7 +10,7 @@ use crate::limits::BATCH_PART_WRITES;
 /// Writes that are dropped in one turn.
 const DROPPED_WRITES: usize = 2 * BATCH_PART_WRITES;
 
-/// What is left of a long batch.
+/// The rest of a long batch that has ended.
 #[derive(Debug)]
 struct DiscardedBatch {
     writes: Vec<BatchWrite>,
