@@ -37,6 +37,8 @@ pub(crate) struct AtomicWrites {
 #[derive(Debug)]
 struct UniqueWrites {
     writes: Vec<BatchWrite>,
+    /// Bytes of all writes, kept so that the step that submits them does not visit each one.
+    bytes: usize,
     condition: WriteCondition,
     /// The numbers of the writes by their keys; nothing iterates.
     numbers: HashTable<usize>,
@@ -47,14 +49,16 @@ struct UniqueWrites {
 impl UniqueWrites {
     fn new(pairs: usize, condition: WriteCondition) -> Self {
         let numbers = HashTable::with_capacity(if pairs > SEARCHED_MAX { pairs } else { 0 });
-        Self { writes: Vec::with_capacity(pairs), condition, numbers, hasher: RandomState::new() }
+        let writes = Vec::with_capacity(pairs);
+        Self { writes, bytes: 0, condition, numbers, hasher: RandomState::new() }
     }
 
     /// Adds the write of a key, or gives the key's write another value.
     fn put(&mut self, key: Bytes, value: Bytes) {
         let store = BatchWrite::Store { key, value, condition: self.condition, expiry: RecordExpiry::Never };
+        self.bytes += store.bytes();
         match self.number_of(store.key()) {
-            Some(at) => self.writes[at] = store,
+            Some(at) => self.bytes -= std::mem::replace(&mut self.writes[at], store).bytes(),
             None => self.writes.push(store),
         }
     }
@@ -119,8 +123,7 @@ impl AtomicWrites {
         if writes.len() > BATCH_WRITES_MAX {
             return DriveResult::Done(errors::batch_of_too_many(writes.len()).into());
         }
-        let (bytes, bytes_max) =
-            (writes.iter().map(BatchWrite::bytes).sum(), context.device.batch_bytes_max());
+        let (bytes, bytes_max) = (self.writes.bytes, context.device.batch_bytes_max());
         if bytes > bytes_max {
             return DriveResult::Done(errors::batch_too_large(bytes, bytes_max).into());
         }
@@ -143,5 +146,27 @@ impl AtomicWrites {
             Status::KEY_EXISTS if only_new => RespReply::Integer(0),
             other => errors::from_status(other).into(),
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_the_sum_of_the_writes_that_are_left() {
+        let seed = 5;
+        let mut random = fastrand::Rng::with_seed(seed);
+        // Keys are searched and looked up.
+        for pairs in [1, SEARCHED_MAX, SEARCHED_MAX + 1, 500] {
+            let mut writes = UniqueWrites::new(pairs, WriteCondition::Always);
+            for pair in 0..pairs {
+                let key = Bytes::from(random.usize(..pairs.div_ceil(2)).to_string());
+                writes.put(key, vec![1; random.usize(..1_000)].into());
+                let sum: usize = writes.writes.iter().map(BatchWrite::bytes).sum();
+                assert_eq!(writes.bytes, sum, "seed {seed}, pair {pair} of {pairs}");
+            }
+            assert!(pairs == 1 || writes.writes.len() < pairs, "no write was replaced");
+        }
     }
 }
