@@ -67,11 +67,6 @@ impl AttachedClient {
         })
     }
 
-    /// Returns the most bytes that one command moves.
-    pub(crate) fn transfer_bytes_max(&self) -> usize {
-        self.queue.limits().transfer_bytes_max
-    }
-
     /// Moves `count` values, whose keys `next` chooses. Returns the time from the first command to the last completion.
     pub(crate) fn transfer(
         &mut self,

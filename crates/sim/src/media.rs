@@ -350,6 +350,7 @@ impl Media for SimMedia {
             addressable: self.config.addressing == PageAddressing::InPlace,
             queue_max: self.config.queue_max,
             version: MediumVersion::Two,
+            has_extents: true,
             cells: CELLS,
             checksum_seed: 0,
         }

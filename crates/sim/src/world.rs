@@ -9,6 +9,7 @@ mod block_namespace;
 mod boot_plan;
 mod config;
 mod excuses;
+mod extent_config;
 mod idle;
 mod long_config;
 mod part_config;
@@ -18,10 +19,10 @@ mod reuse_config;
 mod swarm_config;
 
 pub use config::{
-    BLOCK_SEEDS, BlockNamespaceConfig, BootLength, CHECK_SEEDS, FILE_SEEDS, LONG_SEEDS, LYING_SEEDS,
-    MediumHonesty, PART_SEEDS, REUSE_SEEDS, SWARM_SEEDS, WorldConfig, WorldSwitches,
+    BLOCK_SEEDS, BlockNamespaceConfig, BootLength, CHECK_SEEDS, EXTENT_SEEDS, FILE_SEEDS, LONG_SEEDS,
+    LYING_SEEDS, MediumHonesty, PART_SEEDS, REUSE_SEEDS, SWARM_SEEDS, WorldConfig, WorldSwitches,
 };
-pub use report::{FailureCause, RunFailure, RunReport};
+pub use report::{FailureCause, LineSink, RunFailure, RunReport};
 
 use crate::checker::{CheckedCommand, DeviceChecker, ValueFingerprint};
 use crate::faults::{FaultPlan, PowerCut};
@@ -54,9 +55,6 @@ const FAILURES: &[Status] = &[
     Status::DATA_TRANSFER_ERROR,
     Status::NAMESPACE_NOT_READY,
 ];
-
-/// The receiver of the lines of a verbose run.
-pub type LineSink<'a> = &'a mut dyn FnMut(&str);
 
 /// The state of the power.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

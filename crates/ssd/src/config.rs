@@ -68,6 +68,9 @@ pub struct DeviceConfig {
     /// Writes of a batch that one turn carries out: [`BATCH_PART_WRITES`](crate::limits::BATCH_PART_WRITES), fewer only in
     /// tests that provoke batches of many turns.
     pub batch_part_writes: usize,
+    /// Bytes from which the whole blocks of a value lie outside of the log; at least 262,144. `usize::MAX` keeps every value in
+    /// the log, where it has at most 16 MiB.
+    pub extents_from: usize,
     /// The loss that an opening may accept, by the digest of its report; without it an opening that cannot read a page
     /// which it needs is refused.
     pub accept_loss: Option<LossDigest>,
@@ -83,6 +86,7 @@ impl Default for DeviceConfig {
             hash_seed: 0x6865_6164,
             hash_bits: crate::limits::HASH_BITS,
             batch_part_writes: crate::limits::BATCH_PART_WRITES,
+            extents_from: crate::limits::EXTENT_BYTES,
             accept_loss: None,
         }
     }

@@ -17,6 +17,7 @@ pub mod inspection;
 mod key_span;
 mod open;
 mod operation;
+mod operation_slab;
 pub(crate) mod progress;
 mod recovery;
 mod schedule;
@@ -27,16 +28,16 @@ pub mod upgrade;
 mod validate;
 
 use crate::command::{FrontEndId, NamespaceId, Sequence, SsdCommand, SsdCompletion, SubmitError};
-use crate::engine::batch_keys::{check_batch, key_fits};
 use crate::engine::checkpoint::Checkpointer;
 use crate::engine::execute::{ExecutionOutcome, ReleaseGate};
 use crate::engine::key_span::KeySpan;
-use crate::engine::operation::{DeviceOperation, OperationSlab, OperationWork};
+use crate::engine::operation::{DeviceOperation, OperationWork};
+use crate::engine::operation_slab::OperationSlab;
 use crate::engine::trace::StageTracer;
 use crate::ftl::{Ftl, PumpOutcome, StallReason};
-use crate::limits::{NAMESPACES, OPERATIONS_MAX, UNTAKEN_BYTES_MAX, VALUE_BYTES_MAX};
+use crate::limits::{NAMESPACES, OPERATIONS_MAX, UNTAKEN_BYTES_MAX};
 use crate::log::page_reads::{EndedRead, ReadWaiter};
-use crate::media::{Media, MediaError, PAGE_DATA_BYTES};
+use crate::media::{Media, MediaError};
 use crate::mutant::{Mutant, mutant};
 use administration::AdminState;
 use administration::host_traffic::count_traffic;
@@ -129,41 +130,6 @@ impl<M: Media> SsdDevice<M> {
         Ok(())
     }
 
-    /// Checks the command against the limits, and returns the status of the one that it exceeds.
-    fn check_limits(&self, namespace: NamespaceId, command: &SsdCommand) -> Result<(), Status> {
-        if namespace.0 == 0 || namespace.index() >= NAMESPACES {
-            return Err(Status::INVALID_NAMESPACE);
-        }
-        let value_max = self.value_bytes_max();
-        match command {
-            SsdCommand::Store { key, value, .. } => {
-                key_fits(key)?;
-                if value.len() > value_max { Err(Status::INVALID_VALUE_SIZE) } else { Ok(()) }
-            }
-            SsdCommand::Retrieve { key, .. }
-            | SsdCommand::OpenValue { key, .. }
-            | SsdCommand::Exist { key, .. }
-            | SsdCommand::Delete { key, .. } => key_fits(key),
-            SsdCommand::Batch { writes } => check_batch(writes, self.batch_limits()),
-            SsdCommand::ReadPart { .. }
-            | SsdCommand::List { .. }
-            | SsdCommand::Flush
-            | SsdCommand::Fence { .. }
-            | SsdCommand::Clear
-            | SsdCommand::Namespace(_) => Ok(()),
-            _ => match self.ftl.namespace_table().format(namespace) {
-                Some(format) => self.check_blocks(format, command),
-                None => Err(Status::INVALID_NAMESPACE),
-            },
-        }
-    }
-
-    /// Returns the maximum length of a value. A record is built whole in device DRAM before its pages are written, so
-    /// DRAM limits it too.
-    pub(super) fn value_bytes_max(&self) -> usize {
-        VALUE_BYTES_MAX.min(self.ftl.page_cache().frames_max() / 4 * PAGE_DATA_BYTES)
-    }
-
     /// Runs every stage as far as it can go at this time, without blocking. Returns true if any state changed.
     pub fn poll(&mut self, now: Nanos, wall: UnixMillis) -> bool {
         self.now = now;
@@ -188,7 +154,11 @@ impl<M: Media> SsdDevice<M> {
 
     /// Advances the FTL, and passes what completed to the stages that wait for it. Returns true if anything moved.
     fn pump(&mut self) -> bool {
-        let PumpOutcome { moved, checkpoint_pages } = self.ftl.pump(self.now, &mut self.ended_reads);
+        let PumpOutcome { moved, checkpoint_pages, extent_pages } =
+            self.ftl.pump(self.now, &mut self.ended_reads);
+        if extent_pages > 0 {
+            self.schedule.wake_extents();
+        }
         self.checkpointer.add_programmed(checkpoint_pages);
         self.notify_waiters();
         moved
@@ -377,6 +347,7 @@ impl<M: Media> SsdDevice<M> {
             Err(
                 StallReason::Room { .. }
                 | StallReason::Turn
+                | StallReason::ExtentPages
                 | StallReason::LogReserved
                 | StallReason::NotDurable(_)
                 | StallReason::Unreadable(_)

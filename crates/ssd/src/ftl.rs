@@ -12,6 +12,9 @@ mod commit;
 mod counters;
 pub(crate) mod doubt;
 mod erase;
+mod evacuated_blocks;
+mod extent_reads;
+mod extents;
 mod find;
 mod found_record;
 mod garbage_collector;
@@ -25,9 +28,11 @@ mod purge;
 mod quarantine;
 pub(crate) mod recovering;
 mod removal_marks;
+mod room;
 pub(crate) mod sanitize_mark;
 pub(crate) mod snapshot;
 mod space_reserve;
+mod value_extents;
 mod value_parts;
 mod version_1_blocks;
 mod victim_pages;
@@ -35,6 +40,8 @@ mod whole_record;
 mod write;
 
 pub(crate) use clear_walks::ClearStep;
+pub(crate) use extent_reads::RangeRead;
+pub(crate) use extents::ExtentStore;
 pub(crate) use find::{RecordPart, RecordPieces, SinkRange};
 pub(crate) use found_record::FoundRecord;
 pub(crate) use write::NewRecord;
@@ -45,7 +52,7 @@ use crate::index::expiry::ExpiryQueue;
 use crate::index::{CompositeIndex, KeyHash, KeyHasher, RecordIndex};
 use crate::limits::{NAMESPACES, SPACES};
 use crate::log::blocks::BlockTable;
-use crate::log::flash_log::{AppendSize, FlashCompletion, FlashLog};
+use crate::log::flash_log::{FlashCompletion, FlashLog};
 use crate::log::group_commit::GroupCommit;
 use crate::log::health_counters::HealthState;
 use crate::log::page_cache::PageCache;
@@ -53,7 +60,7 @@ use crate::log::page_proof::PageProof;
 use crate::log::page_reads::{EndedRead, ReadWaiter};
 use crate::log::prefix::Prefix;
 use crate::log::record::{RecordAddress, RecordHeader};
-use crate::media::geometry::{FlashGeometry, PAGE_DATA_BYTES, PageAddress};
+use crate::media::geometry::{BLOCK_DATA_BYTES, FlashGeometry, PAGE_DATA_BYTES, PageAddress};
 use crate::media::{Media, MediaError, MediumVersion};
 use crate::namespace::attachment::NamespaceAttachment;
 use crate::namespace::{Namespace, NamespaceKind};
@@ -74,6 +81,7 @@ use snapshot::SnapshotState;
 use space_reserve::SpaceReserve;
 use std::cell::Cell;
 use std::collections::BTreeSet;
+use value_extents::ValueExtents;
 
 /// The reason why a call cannot complete now.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,6 +97,8 @@ pub(crate) enum StallReason {
     NotDurable(Sequence),
     /// Other operations get their turn first: a part of a long copy is done, or none yet.
     Turn,
+    /// Pages of extents must be programmed first.
+    ExtentPages,
     /// The operation that the log is reserved for must end first.
     LogReserved,
     /// This page is needed, and the read for this call failed. A later call asks the medium again.
@@ -117,6 +127,9 @@ pub(crate) struct Ftl<M> {
     removals: RemovalMarks,
     snapshot: SnapshotState,
     held_values: HeldValues,
+    extents: ValueExtents,
+    /// Bytes from which a value is stored in extents.
+    extents_from: usize,
     reservation: LogReservation,
     stats: DeviceStats,
     health: HealthState,
@@ -135,6 +148,8 @@ pub(crate) struct PumpOutcome {
     pub(crate) moved: bool,
     /// Pages of a checkpoint that were programmed.
     pub(crate) checkpoint_pages: usize,
+    /// Pages of extents that were programmed.
+    pub(crate) extent_pages: usize,
 }
 
 impl<M: Media> Ftl<M> {
@@ -152,6 +167,8 @@ impl<M: Media> Ftl<M> {
             removals: RemovalMarks::default(),
             snapshot: SnapshotState::default(),
             held_values: HeldValues::default(),
+            extents: ValueExtents::default(),
+            extents_from: config.extents_from.max(BLOCK_DATA_BYTES),
             reservation: LogReservation::new(config.batch_part_writes),
             stats: DeviceStats::default(),
             health: HealthState::default(),
@@ -267,9 +284,9 @@ impl<M: Media> Ftl<M> {
         self.flash.request_page(page, waiter);
     }
 
-    /// Unpins a page that a waiter has used.
-    pub(crate) fn unpin(&mut self, page: PageAddress) {
-        self.flash.unpin(page);
+    /// Unpins a page of a waiter, which has used it or not. A used page of an extent leaves device DRAM.
+    pub(crate) fn unpin(&mut self, page: PageAddress, is_used: bool) {
+        self.flash.unpin(page, is_used);
     }
 
     /// Returns the index.
@@ -377,48 +394,6 @@ impl<M: Media> Ftl<M> {
         self.removals.last_multi_key()
     }
 
-    /// Returns the bytes of live records that the medium may hold, with room for a new record of `bytes`.
-    pub(crate) fn capacity_with(&self, bytes: usize) -> u64 {
-        self.capacity_without(self.quarantined_with_records(), bytes)
-    }
-
-    /// Returns the capacity with this number of quarantined blocks.
-    fn capacity_without(&self, quarantined: u64, bytes: usize) -> u64 {
-        self.space.capacity(bytes, self.geometry().blocks, quarantined, self.index_size())
-    }
-
-    /// Notes that collection freed no block for a write, and returns the status of the write: it tells whether blocks that
-    /// cannot be read are in the way.
-    pub(crate) fn note_stuck(&mut self) -> Status {
-        self.stuck_at_erases = Some(self.stats.erases);
-        if !self.collector.quarantined.is_empty() { Status::WRITE_FAULT } else { Status::CAPACITY_EXCEEDED }
-    }
-
-    /// Checks that the collector can append this many bytes now. It leaves a checkpoint its blocks if that makes more room
-    /// than the collector can, and requests it.
-    pub(crate) fn check_room(&mut self, bytes: usize) -> Result<(), StallReason> {
-        self.flash.check_room(AppendSize::of(bytes), 0, 0).map_err(|blocks| StallReason::Room { blocks })?;
-        if self.needs_checkpoint_first(self.flash.log().blocks_for(bytes)) {
-            // One that is being written will do.
-            if self.space.checkpoint_opened() == 0 {
-                self.collector.request_checkpoint();
-            }
-            return Err(StallReason::Room { blocks: 1 });
-        }
-        Ok(())
-    }
-
-    /// Requests room for a stalled append that needs this many ready blocks.
-    pub(crate) fn request_room(&mut self, blocks: usize) {
-        self.collector.request_blocks(blocks);
-        self.space.request_ready(blocks);
-    }
-
-    /// Ends the request for room, after the first stalled append ran.
-    pub(crate) fn clear_room_request(&mut self) {
-        self.space.clear_ready_request();
-    }
-
     /// Advances completions, filled pages, reads, erases and commits as far as possible. Appends the ends of reads to
     /// `awake`.
     pub(crate) fn pump(&mut self, now: Nanos, awake: &mut Vec<EndedRead>) -> PumpOutcome {
@@ -427,6 +402,7 @@ impl<M: Media> Ftl<M> {
             outcome.moved |= self.flash.submit_reads(now);
             return outcome;
         }
+        outcome.moved |= self.flash.submit_extents(now);
         outcome.moved |= self.flash.submit_programs(now);
         outcome.moved |= self.flash.submit_records(now);
         outcome.moved |= self.flash.submit_reads(now);
@@ -437,11 +413,12 @@ impl<M: Media> Ftl<M> {
 
     fn process_completions(&mut self, now: Nanos, awake: &mut Vec<EndedRead>) -> PumpOutcome {
         let mut completions = self.flash.poll(now);
-        let mut outcome = PumpOutcome { moved: !completions.is_empty(), checkpoint_pages: 0 };
+        let mut outcome = PumpOutcome { moved: !completions.is_empty(), ..PumpOutcome::default() };
         for completion in completions.drain(..) {
             match self.flash.complete(completion, awake) {
                 FlashCompletion::Page => {}
                 FlashCompletion::CheckpointPage => outcome.checkpoint_pages += 1,
+                FlashCompletion::ExtentPage => outcome.extent_pages += 1,
                 FlashCompletion::Cell => {}
                 FlashCompletion::Flush => self.complete_flush(now),
                 FlashCompletion::Erase => self.complete_erase(),
@@ -461,7 +438,8 @@ impl<M: Media> Ftl<M> {
             let records = if is_blocks { &mut stats.blocks } else { &mut stats.keys };
             records[number.index()] = state.keys;
         }
-        stats.programmed_bytes = self.flash.log().programmed_pages() * PAGE_DATA_BYTES as u64;
+        let pages = self.flash.log().programmed_pages() + self.flash.programmed_extent_pages();
+        stats.programmed_bytes = pages * PAGE_DATA_BYTES as u64;
         stats.free_blocks = narrow(self.blocks().free_count());
         stats.quarantined = self.collector.quarantined.len() as u64;
         stats.live_bytes = self.live_bytes();

@@ -137,6 +137,32 @@ pub struct IndexEntry {
     pub namespace: NamespaceId,
     /// Presence of an expiry.
     pub lifetime: EntryLifetime,
+    /// True if a part of its value lies in extents.
+    pub has_extents: bool,
+}
+
+/// The units of an entry, with a bit that says if it has extents. The longest record has fewer.
+pub(crate) const EXTENTS_UNIT: u32 = 1 << 22;
+const _: () = assert!(crate::log::record::RECORD_UNITS_MAX < EXTENTS_UNIT);
+
+impl IndexEntry {
+    /// Returns an entry with which the header of a record is read of which only the address is known.
+    #[must_use]
+    pub(crate) const fn probe(address: RecordAddress) -> Self {
+        Self {
+            address,
+            units: 3,
+            namespace: NamespaceId::FIRST,
+            lifetime: EntryLifetime::Unlimited,
+            has_extents: false,
+        }
+    }
+
+    /// Returns the units, with the bit of the extents.
+    #[inline]
+    const fn packed_units(&self) -> u32 {
+        if self.has_extents { self.units | EXTENTS_UNIT } else { self.units }
+    }
 }
 
 /// The operations that the FTL needs of an index.
@@ -416,7 +442,7 @@ const UNITS_MASK: u64 = LIMITED_BIT - 1;
 pub fn encode_entry(hash: KeyHash, entry: IndexEntry) -> [u8; ENTRY_BYTES] {
     let lifetime = if entry.lifetime == EntryLifetime::Limited { LIMITED_BIT } else { 0 };
     let hash_and_namespace = hash.0 | u64::from(entry.namespace.0 - 1) << HASH_BITS;
-    let address_and_units = entry.address.0 << 24 | lifetime | u64::from(entry.units);
+    let address_and_units = entry.address.0 << 24 | lifetime | u64::from(entry.packed_units());
     let mut bytes = [0; ENTRY_BYTES];
     bytes[..8].copy_from_slice(&hash_and_namespace.to_le_bytes());
     bytes[8..].copy_from_slice(&address_and_units.to_le_bytes());
@@ -429,9 +455,11 @@ pub fn decode_entry(bytes: [u8; ENTRY_BYTES]) -> (KeyHash, IndexEntry) {
     let [hash_and_namespace, address_and_units]: [zerocopy::little_endian::U64; 2] =
         zerocopy::transmute!(bytes);
     let (hash_and_namespace, address_and_units) = (hash_and_namespace.get(), address_and_units.get());
+    let packed = (address_and_units & UNITS_MASK) as u32;
     let entry = IndexEntry {
         address: RecordAddress(address_and_units >> 24),
-        units: (address_and_units & UNITS_MASK) as u32,
+        units: packed & !EXTENTS_UNIT,
+        has_extents: packed & EXTENTS_UNIT != 0,
         namespace: NamespaceId((hash_and_namespace >> HASH_BITS) as u8 + 1),
         lifetime: if address_and_units & LIMITED_BIT == 0 {
             EntryLifetime::Unlimited

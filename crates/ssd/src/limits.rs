@@ -6,8 +6,13 @@ use crate::namespace::BlockFormat;
 pub const KEY_BYTES_MAX: usize = u16::MAX as usize;
 /// Longest key the NVMe KV command set can carry inline.
 pub const KV_KEY_BYTES_MAX: usize = 16;
-/// Longest value, in bytes. Longer than a block: such a record is chained over blocks.
-pub const VALUE_BYTES_MAX: usize = 16 << 20;
+/// Longest value, in bytes: 1,024 extents.
+pub const VALUE_BYTES_MAX: usize = 256 << 20;
+/// Bytes of an extent, and of the shortest value that has one.
+pub const EXTENT_BYTES: usize = 256 << 10;
+/// Longest value that lies in the log as a whole, in bytes: one of a batch, or on a medium that has no extents. Longer than a
+/// block: such a record is chained over blocks.
+pub const LOG_VALUE_BYTES_MAX: usize = 16 << 20;
 /// Namespaces of a device.
 pub const NAMESPACES: usize = 16;
 /// Key spaces that records may name: the namespaces, and the one that holds their table.
@@ -65,9 +70,8 @@ pub const fn batch_bytes_max(dram_bytes: usize) -> usize {
 // MSSRL has 16 bits.
 const _: () = assert!(copy_blocks_max(BlockFormat::B512) <= u16::MAX as u32);
 const _: () = assert!(THROTTLED_MAX * NAMESPACES < OPERATIONS_MAX);
-const _: () = assert!(VALUE_BYTES_MAX <= TRANSFER_BYTES_MAX as usize);
-const _: () = assert!(BATCH_BYTES_MAX >= VALUE_BYTES_MAX + KEY_BYTES_MAX);
-const _: () = assert!(TRANSFER_BYTES_MAX as usize <= VALUE_BYTES_MAX);
+const _: () = assert!(BATCH_BYTES_MAX >= LOG_VALUE_BYTES_MAX + KEY_BYTES_MAX);
+const _: () = assert!(TRANSFER_BYTES_MAX as usize <= LOG_VALUE_BYTES_MAX);
 
 /// Bytes of values and blocks that a command copies before other commands run: well below a millisecond.
 pub const COPY_PART_BYTES: usize = 512 << 10;

@@ -11,6 +11,8 @@
 pub mod blocks;
 pub mod commit_record;
 pub(crate) mod commit_records;
+pub mod extent_list;
+pub(crate) mod extent_writes;
 pub(crate) mod flash_log;
 pub mod group_commit;
 pub mod health_counters;
@@ -29,7 +31,7 @@ mod record_source;
 mod record_writer;
 
 use crate::command::Sequence;
-use crate::log::blocks::BlockTable;
+use crate::log::blocks::{BlockTable, BlockUse};
 use crate::log::page::{NO_RECORD, PageKind, PageSpare, PagesBefore};
 use crate::log::page_cache::PageCache;
 use crate::log::prefix::{Prefix, Tick};
@@ -410,7 +412,8 @@ impl RecordLog {
 
     fn open_block(&mut self, blocks: &mut BlockTable, continues: u64) {
         let open_sequence = self.sequence_next;
-        let block = blocks.open(open_sequence, false).expect("ready blocks were counted before the append");
+        let block =
+            blocks.open(open_sequence, BlockUse::Log).expect("ready blocks were counted before the append");
         let order = blocks.get(block).order;
         self.open = Some(OpenBlock {
             block,

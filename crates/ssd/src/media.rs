@@ -192,6 +192,8 @@ pub struct MediaTraits {
     pub addressable: bool,
     /// The version of its format.
     pub version: MediumVersion,
+    /// True if values may lie in extents.
+    pub has_extents: bool,
     /// Number of commit cells in front of the blocks, and behind them.
     pub cells: (u16, u16),
     /// The checksum with which every checksum on the medium begins, so that bytes of another medium are never accepted.

@@ -144,6 +144,17 @@ mutants! {
     DamagedIndexEmpty,
     /// Lost pages of the blocks from which an index is built again put nothing in doubt.
     OldBlocksNotDoubted,
+    // Extents.
+    /// The record of a value is appended although pages of its extents are in flight.
+    ExtentsNotAwaited,
+    /// An extent is used again before anything durable says that what replaced its record is.
+    ExtentReusedEarly,
+    /// The last commit counts although an extent of it is not intact.
+    TornExtentAccepted,
+    /// The extents of a replaced record are never free.
+    ExtentsNotFreed,
+    /// Extents that an opening finds are free.
+    ExtentsNotAdopted,
     // Lookups.
     /// A key is found by its hash alone.
     KeyNotCompared,

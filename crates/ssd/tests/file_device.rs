@@ -145,7 +145,8 @@ fn key_in_use_stays_in_memory_beside_many_times_the_memory_of_long_values() {
         FileMedia::create(directory.path(), FlashGeometry::with_blocks(512), [7; 16], FileOptions::default())
             .unwrap();
     // 16 MiB of pages. The file has room for all writes: a collection would read and rewrite the keys.
-    let mut host = FileHost::with(media, DeviceConfig { frames_max: 1_024, ..DeviceConfig::default() });
+    let config = DeviceConfig { frames_max: 1_024, extents_from: usize::MAX, ..DeviceConfig::default() };
+    let mut host = FileHost::with(media, config);
     let store = |key: &'static [u8], value: Vec<u8>| SsdCommand::Store {
         key: Bytes::from_static(key),
         value: value.into(),

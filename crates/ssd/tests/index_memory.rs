@@ -27,6 +27,7 @@ fn growth_of_an_index_leaves_no_memory_unused() {
             units: 4,
             namespace: NamespaceId::FIRST,
             lifetime: EntryLifetime::Unlimited,
+            has_extents: false,
         };
         index.insert(KeyHash(random.u64(..) >> (64 - HASH_BITS)), entry);
     }

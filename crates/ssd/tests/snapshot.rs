@@ -104,7 +104,9 @@ impl SnapshotHost {
                 model.remove(&key);
                 self.write(key, None);
             } else {
-                let bytes = random.usize(0..9_000);
+                // Some values lie in extents.
+                let bytes =
+                    if random.u8(..) == 0 { random.usize(262_144..300_000) } else { random.usize(0..9_000) };
                 let value: Vec<u8> = std::iter::repeat_with(|| random.u8(..)).take(bytes).collect();
                 self.write(key, Some(&value));
                 model.insert(key, value);

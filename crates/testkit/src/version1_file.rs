@@ -45,6 +45,7 @@ impl Version1Record {
             flags,
             key_bytes: narrow(self.key.len()),
             value_bytes: narrow(self.value.len()),
+            extents: 0,
             namespace: NamespaceId(self.namespace),
             sequence: Sequence(self.sequence),
             expiry_ms: 0,

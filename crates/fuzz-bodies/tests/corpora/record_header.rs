@@ -17,6 +17,7 @@ fn seeds_of_record_headers_are_what_the_encoder_writes() {
         flags: 0,
         key_bytes: 5,
         value_bytes: 70_000,
+        extents: 0,
         namespace: NamespaceId(2),
         sequence: Sequence(900),
         expiry_ms: 1_900_000_000_000,

@@ -90,6 +90,7 @@ fn entry(number: u64) -> IndexEntry {
         units: 11,
         namespace: NamespaceId::FIRST,
         lifetime: EntryLifetime::Unlimited,
+        has_extents: false,
     }
 }
 

@@ -134,9 +134,13 @@ pub fn unwitnessed_above(
     for StruckPlace { place, wanted } in gone {
         match place {
             MediumPlace::Page(page) => {
-                let spare =
-                    PageSpare::of_intact(wanted, *page, seed).filter(|spare| spare.kind == PageKind::Log);
-                ends.extend(spare.map(|spare| spare.tick));
+                let spare = PageSpare::of_intact(wanted, *page, seed);
+                ends.extend(spare.and_then(|spare| match spare.kind {
+                    PageKind::Log => Some(spare.tick),
+                    // It may be of a value of the last commit.
+                    PageKind::Extent => medium.records().map(|record| record.end.tick).max(),
+                    PageKind::Checkpoint | PageKind::Guard => None,
+                }));
             }
             MediumPlace::Cell(_) => {
                 let record = CommitRecord::decode(&wanted[..CELL_BYTES], seed);

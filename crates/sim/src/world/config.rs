@@ -1,11 +1,11 @@
 //! The configuration of a simulated world, drawn from its seed.
 //!
 //! Input: a seed. Output: a [`WorldConfig`]. From [`SWARM_SEEDS`] on it is one of the swarm's ([`super::swarm_config`]);
-//! [`FILE_SEEDS`] and [`LYING_SEEDS`] change its medium, [`REUSE_SEEDS`], [`LONG_SEEDS`] and [`PART_SEEDS`] its
-//! size and the work in it.
+//! [`FILE_SEEDS`] and [`LYING_SEEDS`] change its medium, [`REUSE_SEEDS`], [`LONG_SEEDS`], [`PART_SEEDS`] and
+//! [`EXTENT_SEEDS`] its size and the work in it.
 //! Invariant: `headwater sim replay --seed S` builds the same world as the test run of seed S.
 
-use super::{long_config, part_config, reuse_config, swarm_config};
+use super::{extent_config, long_config, part_config, reuse_config, swarm_config};
 use crate::faults::FaultPlan;
 use crate::flash::PageAddressing;
 use crate::media::{MediaBacking, SimMediaConfig};
@@ -195,9 +195,12 @@ pub const CHECK_SEEDS: u64 = 1 << 57;
 /// Added to a seed: batches of the world have many writes, of which a turn carries out few.
 pub const PART_SEEDS: u64 = 1 << 56;
 
+/// Added to a seed: long values of the world lie in extents, and few blocks are beside them.
+pub const EXTENT_SEEDS: u64 = 1 << 55;
+
 /// Returns the seed without the parts that change the medium, so that the worlds differ in nothing else.
 pub(super) const fn drawn_seed(seed: u64) -> u64 {
-    seed & !(LYING_SEEDS | FILE_SEEDS | REUSE_SEEDS | LONG_SEEDS | CHECK_SEEDS | PART_SEEDS)
+    seed & !(LYING_SEEDS | FILE_SEEDS | REUSE_SEEDS | LONG_SEEDS | CHECK_SEEDS | PART_SEEDS | EXTENT_SEEDS)
 }
 
 /// Presets that short runs draw from: with and without a volatile cache, fast and slow.
@@ -226,6 +229,10 @@ impl WorldConfig {
         }
         if seed & PART_SEEDS != 0 {
             part_config::change(&mut config, drawn);
+        }
+        config.device.extents_from = usize::MAX;
+        if seed & EXTENT_SEEDS != 0 {
+            extent_config::change(&mut config, drawn);
         }
         if seed & CHECK_SEEDS != 0 {
             config.workload.checks = FeatureUse::Some;

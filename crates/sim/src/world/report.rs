@@ -6,6 +6,9 @@ use crate::simulated_device::DeviceActivity;
 use headwater_host::clock::Nanos;
 use headwater_ssd::command::SubmitError;
 
+/// The receiver of the lines of a verbose run.
+pub type LineSink<'a> = &'a mut dyn FnMut(&str);
+
 /// The report of a run in which the device kept every promise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RunReport {

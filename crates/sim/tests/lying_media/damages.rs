@@ -221,6 +221,7 @@ fn programmed_pages(file: &SimFile, zones: &FileZones) -> Vec<(PageAddress, &'st
                 PageKind::Log => "log",
                 PageKind::Checkpoint => "checkpoint",
                 PageKind::Guard => "guard",
+                PageKind::Extent => "extent",
             };
             Some((page, kind))
         })

@@ -3,6 +3,7 @@
 //! Input: a change and a number. Output: a world, whose checker judges it as any other. Invariant: without a change the
 //! device keeps every promise in each of these worlds.
 
+use headwater_host::width::to_usize;
 use headwater_sim::faults::{DamagePlan, FaultPlan, PowerCut, RestingFault};
 use headwater_sim::flash::PageAddressing;
 use headwater_sim::media::{SimMedia, SimMediaConfig};
@@ -11,7 +12,8 @@ use headwater_sim::workload::{
     BATCH_WRITES, CHAINED_BYTES, CommandShares, FeatureUse, ValueLengths, WorkloadConfig,
 };
 use headwater_sim::world::{
-    BootLength, MediumHonesty, PART_SEEDS, REUSE_SEEDS, SimWorld, WorldConfig, WorldSwitches,
+    BootLength, EXTENT_SEEDS, FILE_SEEDS, MediumHonesty, PART_SEEDS, REUSE_SEEDS, SWARM_SEEDS, SimWorld,
+    WorldConfig, WorldSwitches,
 };
 use headwater_ssd::engine::{DeviceConfig, SsdDevice};
 use headwater_ssd::mutant::Mutant;
@@ -33,6 +35,11 @@ pub(crate) fn world(mutant: Mutant, number: u64) -> Option<SimWorld<'static, Ssd
         Mutant::SpareChecksumIgnored => flipped_spare(),
         Mutant::CommitSplitsBatch | Mutant::CollectedDuringBatch => batches_in_parts(number),
         Mutant::CheckpointDuringClear => checkpoints_behind_clears(number),
+        Mutant::ExtentsNotAwaited
+        | Mutant::ExtentReusedEarly
+        | Mutant::TornExtentAccepted
+        | Mutant::ExtentsNotFreed
+        | Mutant::ExtentsNotAdopted => values_in_extents(number),
         _ => return None,
     };
     Some(SimWorld::new(number, config))
@@ -137,6 +144,11 @@ fn flipped_spare() -> WorldConfig {
 fn batches_in_parts(number: u64) -> WorldConfig {
     let reuse = if number.is_multiple_of(2) { 0 } else { REUSE_SEEDS };
     WorldConfig::from_seed(PART_SEEDS + reuse + number)
+}
+
+/// Stores values in extents that are used again and again, on flash and on a file.
+fn values_in_extents(number: u64) -> WorldConfig {
+    WorldConfig::from_seed(EXTENT_SEEDS + [0, SWARM_SEEDS, FILE_SEEDS][to_usize(number % 3)] + number)
 }
 
 /// Clears many keys, writes a checkpoint at once, and cuts the power.

@@ -7,6 +7,7 @@
 
 mod all_cores;
 mod checks;
+mod extents;
 mod file;
 mod long;
 mod lying;

@@ -6,11 +6,10 @@ use super::administration::AdminState;
 use super::trace::StageTrace;
 use super::{DeviceStats, OpeningReads, SsdDevice};
 use crate::command::NamespaceId;
-use crate::ftl::Ftl;
 use crate::ftl::namespace_table::NamespaceDefinition;
+use crate::ftl::{FoundRecord, Ftl};
 use crate::index::RecordIndex;
 use crate::limits::NAMESPACES;
-use crate::log::record::UNIT_BYTES;
 use crate::media::{Media, MediaError};
 use crate::namespace::{Namespace, NamespaceKind};
 use headwater_host::clock::{Nanos, UnixMillis};
@@ -89,14 +88,14 @@ impl<M: Media> SsdDevice<M> {
         self.ftl.counts().get(namespace.index()).is_some_and(|state| state.long == 0)
     }
 
-    /// Returns the bytes of a key's record, header included, from one probe of the index; 0 if there is none. If another
+    /// Returns the bytes of a key's record, header and extents included, from one probe of the index; 0 if there is none. If another
     /// key has the same hash of 60 bits, the bytes may be those of its record. Operations in flight do not count.
     #[must_use]
     #[inline]
     pub fn record_bytes(&self, namespace: NamespaceId, key: &[u8]) -> usize {
         let hash = self.ftl.hasher().hash(namespace, key);
         let record = self.ftl.index().find(hash, 0).filter(|entry| !self.ftl.is_clearing(entry.namespace));
-        record.map_or(0, |entry| entry.units as usize * UNIT_BYTES)
+        self.ftl.stored_bytes(record.map(|entry| FoundRecord { entry, header: None }).as_ref())
     }
 
     /// Returns the number of operations in flight, without completions that wait for durability.

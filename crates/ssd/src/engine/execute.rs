@@ -10,6 +10,8 @@ mod block_batch;
 mod block_namespace;
 mod block_read;
 mod block_write;
+mod extent_store;
+mod extent_value;
 mod list;
 mod long_batch;
 mod long_store;
@@ -28,7 +30,7 @@ use crate::engine::operation::{
     CommandSubject, DeviceOperation, OperationWork, StoreProgress, ValueProgress,
 };
 use crate::ftl::namespace_table::NamespaceDefinition;
-use crate::ftl::{FoundRecord, Ftl, NewRecord, RecordPart, SinkRange, StallReason};
+use crate::ftl::{ExtentStore, FoundRecord, Ftl, NewRecord, RecordPart, SinkRange, StallReason};
 use crate::index::{KeyHash, RecordIndex};
 use crate::limits::LIST_KEYS_MAX;
 use crate::log::RecordSource;
@@ -105,7 +107,7 @@ pub(crate) fn execute<M: Media>(
     match command {
         SsdCommand::Store { key, value, condition, expiry } => {
             let write = KeyTarget { namespace, hash, key, condition: *condition, expiry: *expiry };
-            store(ftl, &write, value, &mut operation.store_progress)
+            store(ftl, &write, value, (&mut operation.store_progress, &mut operation.extent_store))
         }
         SsdCommand::Delete { key, condition } => delete(
             ftl,
@@ -304,7 +306,7 @@ fn store<M: Media>(
     ftl: &mut Ftl<M>,
     one: &KeyTarget<'_>,
     value: &ValueSource,
-    progress: &mut Option<StoreProgress>,
+    (progress, extent_store): (&mut Option<StoreProgress>, &mut Option<ExtentStore>),
 ) -> Result<ExecutionOutcome, StallReason> {
     let found = one.find_replaced(ftl)?;
     if let Err(status) = one.check_condition(ftl, found.as_ref()) {
@@ -312,6 +314,11 @@ fn store<M: Media>(
     }
     one.require_basis_durable(ftl, found.as_ref())?;
     let alive = found.as_ref().filter(|found| !ftl.expired(found));
+    let extents = ftl.extents_for(value.len());
+    if extents > 0 {
+        let expiry_ms = one.expiry_ms(alive);
+        return extent_store::store(ftl, one, (value, extents), (found, expiry_ms), extent_store);
+    }
     let record = NewRecord {
         namespace: one.namespace,
         hash: one.hash,
@@ -320,7 +327,7 @@ fn store<M: Media>(
         expiry_ms: one.expiry_ms(alive),
         batch: 0,
     };
-    let (more, less) = (record.bytes(), record_bytes_of(found.as_ref()));
+    let (more, less) = (record.bytes(), ftl.stored_bytes(found.as_ref()));
     let quota = ftl.fits_quota(one.namespace, more, less).then_some(()).ok_or(Status::CAPACITY_EXCEEDED);
     if let Err(status) = ftl.check_capacity(more, more, less).and(quota) {
         return Ok(ExecutionOutcome::status(status, Sequence(0)));
@@ -420,7 +427,7 @@ fn lookup_outcome<M: Media>(
         Some(FoundRecord { header: None, .. }) => SsdCompletion::new(0, Status::UNRECOVERED_ERROR),
         Some(FoundRecord { header: Some(header), .. }) => {
             let mut completion = SsdCompletion::new(0, Status::SUCCESS);
-            completion.value_bytes = header.value_bytes;
+            completion.value_bytes = header.value_len_u32();
             completion.expiry_ms = header.expiry_ms;
             completion
         }
@@ -440,7 +447,9 @@ fn retrieve<M: Media>(
     let mut outcome = lookup_outcome(ftl, found.as_ref(), release);
     let found = found.filter(|found| !ftl.expired(found));
     if let Some(FoundRecord { entry, header: Some(header) }) = found {
-        let intact = if long_value::is_read_in_parts(&header, sink, progress.as_ref()) {
+        let intact = if header.extents > 0 {
+            extent_value::read_part(ftl, (entry, &header), (sink, bytes_max), progress)?
+        } else if long_value::is_read_in_parts(&header, sink, progress.as_ref()) {
             long_value::read_part(ftl, (entry, &header), (sink, bytes_max), progress)?
         } else {
             ftl.read_value(entry, &header, sink, SinkRange::front(bytes_max))?

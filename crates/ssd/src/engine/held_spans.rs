@@ -10,7 +10,8 @@
 
 use super::batch_keys::BatchKeys;
 use super::key_span::KeySpan;
-use super::operation::{DeviceOperation, KeyHold, OperationSlab};
+use super::operation::{DeviceOperation, KeyHold};
+use super::operation_slab::OperationSlab;
 use crate::index::KeyHash;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,6 +1,6 @@
-//! Operations in flight, and the slab that every stage indexes into.
+//! Operations in flight.
 //!
-//! Input: accepted commands. Output: slots, each of which holds a command from submission until its completion is made.
+//! Input: accepted commands. Output: the state of each from its submission until its completion is made.
 //! Invariant: of the operations that hold a key, only the first one runs.
 
 use crate::command::{
@@ -9,12 +9,11 @@ use crate::command::{
 };
 use crate::engine::batch_keys::{BatchChecks, BatchKeys, SHORT_BATCH_WRITES, names_key_twice};
 use crate::engine::batch_plan::BatchPlan;
-use crate::engine::discarded_batches::DiscardedBatches;
 use crate::engine::execute::BlockBatch;
 use crate::engine::key_span::{KeySpan, merged};
+use crate::ftl::ExtentStore;
 use crate::ftl::namespace_table::record_position;
 use crate::index::{KeyHash, KeyHasher};
-use crate::limits::OPERATIONS_MAX;
 use crate::log::record::RecordAddress;
 use crate::log::record_draft::RecordDraft;
 use crate::media::PageAddress;
@@ -24,7 +23,6 @@ use headwater_host::clock::Nanos;
 use headwater_host::width::narrow;
 use headwater_nvme::spec::status::Status;
 use std::collections::VecDeque;
-use std::ops::{Index, IndexMut};
 
 /// The work of an operation.
 #[derive(Debug)]
@@ -111,8 +109,10 @@ pub(crate) struct ValueProgress {
     pub(crate) sequence: Sequence,
     /// Bytes of the value that were read.
     pub(crate) bytes_done: usize,
-    /// Checksum of the record up to there.
+    /// Checksum of the record up to there, if it lies in the log.
     pub(crate) crc: u32,
+    /// True if the value lies in extents: its pages leave device DRAM once they are copied.
+    pub(crate) in_extents: bool,
 }
 
 /// The progress of a store of long values, kept while other operations have their turn.
@@ -156,6 +156,8 @@ pub(crate) struct DeviceOperation {
     pub(crate) value_progress: Option<ValueProgress>,
     /// The progress of a store of long values.
     pub(crate) store_progress: Option<StoreProgress>,
+    /// The progress of a store of a value with extents.
+    pub(crate) extent_store: Option<ExtentStore>,
     /// The progress of a batch that is carried out in parts.
     pub(crate) batch_plan: Option<Box<BatchPlan>>,
     pub(crate) submitted: Nanos,
@@ -188,6 +190,7 @@ impl DeviceOperation {
             progress: BlockProgress::default(),
             value_progress: None,
             store_progress: None,
+            extent_store: None,
             batch_plan: None,
             submitted: now,
             started: None,
@@ -347,6 +350,16 @@ impl DeviceOperation {
         }
     }
 
+    /// Drops the parts of a value that it read before one that cannot be read.
+    pub(crate) fn drop_read_parts(&mut self) {
+        let done = self.value_progress.take().map_or(0, |progress| progress.bytes_done);
+        if let OperationWork::Command(SsdCommand::Retrieve { sink: ValueSink::Bytes(bytes), .. }) =
+            &mut self.work
+        {
+            bytes.truncate(bytes.len().saturating_sub(done));
+        }
+    }
+
     /// Moves its sink and its listed keys into the completion.
     pub(crate) fn fill_completion(&mut self, completion: &mut SsdCompletion) {
         if let OperationWork::Command(
@@ -358,108 +371,6 @@ impl DeviceOperation {
             completion.sink = std::mem::take(bytes);
         }
         completion.keys = std::mem::take(&mut self.listed_keys);
-    }
-}
-
-/// The slab of operations in flight.
-#[derive(Debug, Default)]
-pub(crate) struct OperationSlab {
-    slots: Vec<Option<DeviceOperation>>,
-    vacant: Vec<usize>,
-    live: usize,
-    discarded: DiscardedBatches,
-}
-
-impl OperationSlab {
-    /// Returns true if [`OPERATIONS_MAX`] is reached.
-    #[inline]
-    pub(crate) fn is_full(&self) -> bool {
-        self.live == OPERATIONS_MAX
-    }
-
-    /// Inserts an operation and returns its slot.
-    ///
-    /// # Panics
-    /// If the slab is full: the caller checks [`is_full`](Self::is_full) before it makes an operation, which is large
-    /// and would have to be moved once more to be returned.
-    #[inline]
-    pub(crate) fn insert(&mut self, operation: DeviceOperation) -> usize {
-        assert!(!self.is_full(), "operation slab is full: check is_full before insert");
-        self.live += 1;
-        match self.vacant.pop() {
-            Some(at) => {
-                // The operation is moved once where the compiler knows that there is none to drop.
-                match &mut self.slots[at] {
-                    slot @ None => *slot = Some(operation),
-                    Some(_) => panic!("slot {at} is vacant and holds an operation"),
-                }
-                at
-            }
-            None => {
-                self.slots.push(Some(operation));
-                self.slots.len() - 1
-            }
-        }
-    }
-
-    /// Finds the slot of a front end's command. Searches every slot.
-    pub(crate) fn find(&self, front_end: FrontEndId, token: u64) -> Option<usize> {
-        self.slots.iter().position(|slot| {
-            slot.as_ref().is_some_and(|operation| {
-                matches!(operation.work, OperationWork::Command(_))
-                    && operation.front_end == front_end
-                    && operation.token == token
-            })
-        })
-    }
-
-    /// Drops the operation in a slot.
-    ///
-    /// # Panics
-    /// The slot holds no operation.
-    #[inline]
-    pub(crate) fn vacate(&mut self, at: usize) {
-        let DeviceOperation { work, batch_plan, .. } = &mut self[at];
-        if let OperationWork::Command(SsdCommand::Batch { writes }) = work {
-            let (writes, plan) = (std::mem::take(writes), batch_plan.take());
-            self.discarded.push(writes, plan);
-        }
-        self.slots[at] = None;
-        self.vacant.push(at);
-        self.live -= 1;
-    }
-
-    /// Drops a part of the memory of long batches that have ended. Returns true if there was one.
-    pub(crate) fn drop_part(&mut self) -> bool {
-        self.discarded.drop_part()
-    }
-
-    /// Returns the number of operations in flight.
-    pub(crate) fn len(&self) -> usize {
-        self.live
-    }
-}
-
-/// A stage names only slots that hold an operation: any other number is a fault of the stage.
-impl Index<usize> for OperationSlab {
-    type Output = DeviceOperation;
-
-    #[inline]
-    fn index(&self, at: usize) -> &DeviceOperation {
-        match self.slots.get(at) {
-            Some(Some(operation)) => operation,
-            _ => panic!("slot {at} holds no operation"),
-        }
-    }
-}
-
-impl IndexMut<usize> for OperationSlab {
-    #[inline]
-    fn index_mut(&mut self, at: usize) -> &mut DeviceOperation {
-        match self.slots.get_mut(at) {
-            Some(Some(operation)) => operation,
-            _ => panic!("slot {at} holds no operation"),
-        }
     }
 }
 

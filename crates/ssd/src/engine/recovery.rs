@@ -18,6 +18,7 @@ mod checkpoint_load;
 mod commit_cells;
 mod damaged_pages;
 mod evidence;
+mod extents;
 mod namespace_table;
 mod page_reads;
 mod recovery_error;
@@ -37,7 +38,7 @@ use crate::index::{IndexEntry, KeyHash, KeyHasher};
 use crate::limits::SPACES;
 use crate::log::blocks::{BlockEntry, BlockState, EMPTY_ENTRY, is_checkpoint_order};
 use crate::log::prefix::{EPOCH_SHIFT, Tick};
-use crate::media::geometry::{BlockId, PAGES_PER_BLOCK, PageAddress};
+use crate::media::geometry::{BlockId, PageAddress};
 use crate::media::unreadable::{PageNeed, UnreadablePages};
 use crate::media::{CellNumber, Media, MediaError, MediumVersion};
 use crate::mutant::{Mutant, mutant};
@@ -47,6 +48,7 @@ use commit_cells::{FoundRecords, read_commit_cells};
 use damaged_pages::{damaged_in_block, damaged_in_window};
 use evidence::CountedLog;
 pub(crate) use evidence::LostPages;
+pub(in crate::engine) use extents::damaged_pages as damaged_extent_pages;
 use headwater_host::clock::Nanos;
 pub(crate) use page_reads::{is_readable_now, run_alone};
 pub use recovery_error::RecoveryError;
@@ -224,7 +226,8 @@ impl Recovery {
     ) -> Result<Recovered, RecoveryError> {
         let mut blocks = self.window_blocks();
         let mut window = read_window(ftl, &blocks, self.start_order, PageNeed::Log, now, progress)?;
-        let mut counted = CountedLog::new(&self.cells.records, &window, self.start);
+        let mut torn = extents::torn_records(ftl, &self.cells.records, &window, now)?;
+        let mut counted = CountedLog::new(&self.cells.records, &window, (self.start, &torn));
         let is_doubtful = counted.has_rejected && !mutant(Mutant::SecondPagesIgnored);
         if !counted.lost.is_empty() || is_doubtful {
             // A lost first page may have made a block look older than it is, or unused.
@@ -245,7 +248,8 @@ impl Recovery {
             let known = std::mem::replace(&mut blocks, self.window_blocks());
             if !counted.lost.is_empty() || known != blocks {
                 window = read_window(ftl, &blocks, self.start_order, PageNeed::Log, now, progress)?;
-                counted = CountedLog::new(&self.cells.records, &window, self.start);
+                torn = extents::torn_records(ftl, &self.cells.records, &window, now)?;
+                counted = CountedLog::new(&self.cells.records, &window, (self.start, &torn));
             }
         }
         counted.check_orders(&window)?;
@@ -279,6 +283,7 @@ impl Recovery {
         if !is_whole && !mutant(Mutant::LostEntriesDropped) {
             self.keep_lost_entries(ftl, &unproven, &replaced, &cleared);
         }
+        extents::adopt_extents(ftl, &self.lives, recovered.log.epoch, now)?;
         recovered.damaged_pages.extend(damaged_in_window(&window, &counted));
         recovered.is_commit_discarded = counted.has_rejected;
         recovered.lost = counted.lost;
@@ -317,6 +322,7 @@ impl Recovery {
                 BlockLife::Log { order, .. } if order == entry.order => Some((*block, *entry, true)),
                 // It was freed since, and is used again: the log has newer records of all that it held.
                 BlockLife::Log { order, .. } if order >= self.start_order => None,
+                BlockLife::Extent { log_order, .. } if log_order > entry.order => None,
                 // So it was for a checkpoint that is as new. A number may have been given out in an older epoch too.
                 BlockLife::Checkpoint { number, order, .. }
                     if number >= root && order >> EPOCH_SHIFT >= self.start_order >> EPOCH_SHIFT =>
@@ -418,7 +424,7 @@ impl Recovery {
                     ftl.insert_lost(block, *lost, *hash, *entry);
                 }
             } else if order >= self.start_order
-                && !ftl.blocks().get(block).checkpoint
+                && ftl.blocks().get(block).is_of_log()
                 && !replaced.has(entry.namespace, *hash)
             {
                 // A record of the log that is older than the lost one has a sequence in doubt.
@@ -484,10 +490,7 @@ impl Recovery {
         for block in &recovered.checkpoint_blocks {
             let order = self.life(*block).order().unwrap_or(0);
             assert!(is_checkpoint_order(order), "{block} of a checkpoint has the order of a log block");
-            let pages = u8::try_from(PAGES_PER_BLOCK).expect("64 pages a block");
-            let entry =
-                BlockEntry { state: BlockState::Closed, order, pages, checkpoint: true, ..EMPTY_ENTRY };
-            ftl.adopt(*block, entry);
+            ftl.adopt(*block, BlockEntry::of_checkpoint(order));
         }
         unproven
     }

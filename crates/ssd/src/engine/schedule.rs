@@ -7,6 +7,7 @@
 //!     |  +----------- checked in parts: those behind it wait --checked--> run
 //!     +-- key held by another operation: holds its keys behind it --it ends--> run
 //!     +-- pages missing: holds its keys --pages read--> run again
+//!     +-- fills extents: holds its keys --their pages programmed--> run again
 //!     +-- no room: holds its keys, first come first served --room--> run again
 //!     +-- its namespace is being cleared: waits --cleared--> run again
 //!     +-- copies in parts: holds its keys --turn--> run again
@@ -21,7 +22,8 @@ use super::SsdDevice;
 use crate::command::{Sequence, SsdCompletion};
 use crate::engine::execute::{ExecutionOutcome, ReleaseGate, execute, go_on};
 use crate::engine::held_spans::HeldSpans;
-use crate::engine::operation::{CommandSubject, DeviceOperation, KeyHold, OperationSlab, OperationWork};
+use crate::engine::operation::{CommandSubject, DeviceOperation, KeyHold, OperationWork};
+use crate::engine::operation_slab::OperationSlab;
 use crate::ftl::{ClearStep, Ftl, StallReason};
 use crate::index::{IndexEntry, RecordIndex};
 use crate::log::page_reads::{EndedRead, ReadResult, ReadWaiter};
@@ -51,6 +53,8 @@ pub(super) struct OperationSchedule {
     waiting_for_clear: VecDeque<usize>,
     /// Operations that copy in parts, in order.
     in_parts: VecDeque<usize>,
+    /// Operations that wait until pages of extents are programmed.
+    waiting_for_extents: Vec<usize>,
     /// The operation that the log is reserved for.
     reserver: Option<usize>,
     /// The state of that operation.
@@ -103,6 +107,11 @@ impl OperationSchedule {
             any = true;
         }
         any
+    }
+
+    /// Makes the operations runnable that wait for pages of extents.
+    pub(super) fn wake_extents(&mut self) {
+        self.runnable.extend(self.waiting_for_extents.drain(..));
     }
 
     /// Removes an operation that has not started from what it waits in. Returns true if it waited.
@@ -325,9 +334,11 @@ impl<M: Media> SsdDevice<M> {
         };
         let is_turn = matches!(result, Err(StallReason::Turn));
         // The pages of the other parts stay in memory until all are copied; the plan of a batch needs none again.
-        if !is_turn || operation.batch_plan.is_some() {
+        let reads_extents = operation.value_progress.is_some_and(|progress| progress.in_extents);
+        if !is_turn || operation.batch_plan.is_some() || reads_extents {
+            let is_used = !matches!(result, Err(StallReason::Pages(_)));
             for page in std::mem::take(&mut operation.pinned_pages) {
-                self.ftl.unpin(page);
+                self.ftl.unpin(page, is_used);
             }
         }
         if !is_turn {
@@ -343,6 +354,7 @@ impl<M: Media> SsdDevice<M> {
                 self.complete_operation(at, outcome);
             }
             Err(StallReason::Unreadable(_) | StallReason::InDoubt) => {
+                operation.drop_read_parts();
                 let completion = SsdCompletion::new(0, operation.unreadable_status());
                 self.complete_operation(at, ExecutionOutcome { completion, gate: ReleaseGate::Immediate });
             }
@@ -385,6 +397,9 @@ impl<M: Media> SsdDevice<M> {
             self.schedule.waiting_for_room.pop_front();
             self.ftl.clear_room_request();
         }
+        if let Some(store) = self.operations[at].extent_store.take() {
+            self.ftl.abandon_extents(store);
+        }
         let operation = &self.operations[at];
         if matches!(operation.work, OperationWork::Expire { .. }) {
             self.schedule.expiries_in_flight -= 1;
@@ -405,7 +420,9 @@ impl<M: Media> SsdDevice<M> {
         if self.schedule.reserver == Some(at) && !self.ftl.is_log_reserved() {
             self.schedule.end_reservation(&mut self.ftl);
         }
-        if stall == StallReason::Turn && self.schedule.waiting_for_room.front() == Some(&at) {
+        if matches!(stall, StallReason::Turn | StallReason::ExtentPages)
+            && self.schedule.waiting_for_room.front() == Some(&at)
+        {
             // It found room, and other operations may write while it is built.
             self.schedule.waiting_for_room.pop_front();
             self.ftl.clear_room_request();
@@ -429,6 +446,7 @@ impl<M: Media> SsdDevice<M> {
             // One is copied whole before the next one begins, so that only one holds a part.
             StallReason::Turn if operation.has_begun_copy() => self.schedule.in_parts.push_front(at),
             StallReason::Turn => self.schedule.in_parts.push_back(at),
+            StallReason::ExtentPages => self.schedule.waiting_for_extents.push(at),
             StallReason::NotDurable(sequence) => {
                 self.ftl.request_sequence(sequence);
                 // An operation in the room queue is run again every turn anyway.

@@ -4,9 +4,12 @@
 //! accepted command overflows; checks that depend on stored data are made when the command runs.
 
 use super::SsdDevice;
-use super::batch_keys::{BatchChecks, BatchLimits};
-use crate::command::{BatchWrite, Lba, LbaRange, SsdCommand, ValueSink, ValueSource};
-use crate::limits::{LBA_RANGES_MAX, NAMESPACE_BLOCKS_MAX, TRANSFER_BYTES_MAX, batch_bytes_max};
+use super::batch_keys::{BatchChecks, BatchLimits, check_batch, key_fits};
+use crate::command::{BatchWrite, Lba, LbaRange, NamespaceId, SsdCommand, ValueSink, ValueSource};
+use crate::limits::{
+    LBA_RANGES_MAX, LOG_VALUE_BYTES_MAX, NAMESPACE_BLOCKS_MAX, NAMESPACES, TRANSFER_BYTES_MAX,
+    VALUE_BYTES_MAX, batch_bytes_max,
+};
 use crate::log::record::HEADER_BYTES;
 use crate::media::{Media, PAGE_DATA_BYTES};
 use crate::namespace::BlockFormat;
@@ -14,10 +17,47 @@ use headwater_host::width::{narrow, to_usize};
 use headwater_nvme::spec::status::Status;
 
 impl<M: Media> SsdDevice<M> {
+    /// Checks the command against the limits, and returns the status of the one that it exceeds.
+    pub(super) fn check_limits(&self, namespace: NamespaceId, command: &SsdCommand) -> Result<(), Status> {
+        if namespace.0 == 0 || namespace.index() >= NAMESPACES {
+            return Err(Status::INVALID_NAMESPACE);
+        }
+        let value_max = self.log_value_bytes_max();
+        match command {
+            SsdCommand::Store { key, value, .. } => {
+                key_fits(key)?;
+                let in_extents = self.ftl.extents_for(value.len()) > 0;
+                let most = if in_extents { VALUE_BYTES_MAX } else { value_max };
+                if value.len() > most { Err(Status::INVALID_VALUE_SIZE) } else { Ok(()) }
+            }
+            SsdCommand::Retrieve { key, .. }
+            | SsdCommand::OpenValue { key, .. }
+            | SsdCommand::Exist { key, .. }
+            | SsdCommand::Delete { key, .. } => key_fits(key),
+            SsdCommand::Batch { writes } => check_batch(writes, self.batch_limits()),
+            SsdCommand::ReadPart { .. }
+            | SsdCommand::List { .. }
+            | SsdCommand::Flush
+            | SsdCommand::Fence { .. }
+            | SsdCommand::Clear
+            | SsdCommand::Namespace(_) => Ok(()),
+            _ => match self.ftl.namespace_table().format(namespace) {
+                Some(format) => self.check_blocks(format, command),
+                None => Err(Status::INVALID_NAMESPACE),
+            },
+        }
+    }
+
+    /// Returns the maximum length of a value that lies in the log as a whole. Its record is built whole in device DRAM before
+    /// its pages are written, so DRAM limits it too.
+    pub(super) fn log_value_bytes_max(&self) -> usize {
+        LOG_VALUE_BYTES_MAX.min(self.ftl.page_cache().frames_max() / 4 * PAGE_DATA_BYTES)
+    }
+
     /// Returns the maximum of bytes that one block command may transfer.
     #[must_use]
     pub fn transfer_bytes_max(&self) -> usize {
-        (TRANSFER_BYTES_MAX as usize).min(self.value_bytes_max())
+        (TRANSFER_BYTES_MAX as usize).min(self.log_value_bytes_max())
     }
 
     /// Returns the maximum of [`bytes`](BatchWrite::bytes) of all writes of a batch.
@@ -28,7 +68,7 @@ impl<M: Media> SsdDevice<M> {
 
     /// Returns the limits of a batch.
     pub(super) fn batch_limits(&self) -> BatchLimits {
-        BatchLimits { value_max: self.value_bytes_max(), bytes_max: self.batch_bytes_max() }
+        BatchLimits { value_max: self.log_value_bytes_max(), bytes_max: self.batch_bytes_max() }
     }
 
     /// Returns what the check of a part of a batch depends on.

@@ -197,6 +197,23 @@ impl Catalog {
         removed
     }
 
+    /// Counts bytes of extents that a record of a namespace has.
+    pub(super) fn add_extent_bytes(&mut self, namespace: NamespaceId, bytes: u64) {
+        self.counts[namespace.index()].bytes += bytes;
+    }
+
+    /// Uncounts bytes of extents that a record of a namespace had.
+    pub(super) fn remove_extent_bytes(&mut self, namespace: NamespaceId, bytes: u64) {
+        let state = &mut self.counts[namespace.index()];
+        state.bytes =
+            state.bytes.checked_sub(bytes).expect("a namespace lost bytes of extents that it did not have");
+    }
+
+    /// Notes that extents of dead records are free.
+    pub(super) fn retire_extent_bytes(&mut self, bytes: u64) {
+        self.walks.retire_bytes(bytes);
+    }
+
     /// Returns the walks through the index for cleared namespaces.
     #[inline]
     pub(super) fn walks(&self) -> &ClearWalks {

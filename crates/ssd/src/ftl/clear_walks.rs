@@ -86,7 +86,12 @@ impl ClearWalks {
 
     /// Notes a dead record whose entry is removed.
     pub(super) fn retire(&mut self, units: u32) {
-        self.dead_bytes = self.dead_bytes.saturating_sub(u64::from(units) * UNIT_BYTES as u64);
+        self.retire_bytes(u64::from(units) * UNIT_BYTES as u64);
+    }
+
+    /// Notes that blocks do not count so many bytes of dead records any more.
+    pub(super) fn retire_bytes(&mut self, bytes: u64) {
+        self.dead_bytes = self.dead_bytes.saturating_sub(bytes);
     }
 
     /// Returns the first walk.

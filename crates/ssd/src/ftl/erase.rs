@@ -5,6 +5,9 @@
 //! of the checkpoint that counts, in a snapshot or in a value that is read.
 
 use super::Ftl;
+use super::evacuated_blocks::EraseLimits;
+use crate::command::Sequence;
+use crate::log::group_commit::CommitState;
 use crate::media::Media;
 use crate::mutant::{Mutant, mutant};
 use headwater_host::clock::Nanos;
@@ -16,22 +19,22 @@ impl<M: Media> Ftl<M> {
         if self.flash.failure().is_some() {
             return false;
         }
-        let barrier =
-            if mutant(Mutant::ErasedBeforeMoved) { u64::MAX } else { self.commit.durable_barrier() };
-        let below = self.reusable_below();
+        moved |= self.free_abandoned_extents();
+        let limits = self.erase_limits();
         loop {
             let (snapshot, held) = (&self.snapshot, &self.held_values);
             let keeps = |block, order| snapshot.keeps(block, order) || held.keeps(block);
-            let Some(block) = self.collector.next_erase(barrier, below, keeps) else {
+            let Some(evacuated) = self.collector.evacuated.next_erase(limits, keeps) else {
                 break;
             };
-            if !self.flash.submit_erase(block, now) {
-                self.collector.put_back_evacuated(block, barrier);
+            if !self.flash.submit_erase(evacuated.block, now) {
+                self.collector.evacuated.put_back(evacuated);
                 break;
             }
-            self.flash.blocks_mut().mark_erasing(block);
+            self.flash.blocks_mut().mark_erasing(evacuated.block);
             moved = true;
         }
+        moved |= self.request_witness(limits.witnessed);
         while self.blocks().ready_count() + self.blocks().erasing_count() < self.space.ready_blocks() {
             let Some(block) = self.flash.blocks_mut().take_dirty() else {
                 break;
@@ -46,7 +49,33 @@ impl<M: Media> Ftl<M> {
             }
             moved = true;
         }
-        moved | self.lose_snapshot_for_space(barrier) | self.bound_held_values(barrier)
+        moved | self.lose_snapshot_for_space(limits) | self.bound_held_values(limits)
+    }
+
+    /// Returns what is durable, as far as erases depend on it.
+    pub(super) fn erase_limits(&self) -> EraseLimits {
+        let barrier =
+            if mutant(Mutant::ErasedBeforeMoved) { u64::MAX } else { self.commit.durable_barrier() };
+        let early = mutant(Mutant::ExtentReusedEarly);
+        EraseLimits {
+            durable_barrier: barrier,
+            reusable_below: self.reusable_below(),
+            witnessed: if early { Sequence(u64::MAX) } else { self.commit.witnessed().sequence },
+        }
+    }
+
+    /// Requests a commit if blocks are short and freed extents wait for one: what it says is durable frees them. Returns true
+    /// if it did.
+    fn request_witness(&mut self, witnessed: Sequence) -> bool {
+        let awaited = self.collector.evacuated.awaited_witness().filter(|awaited| *awaited > witnessed);
+        let is_idle = self.commit.state() == CommitState::Idle && !self.commit.is_due();
+        let free = self.blocks().free_count() + self.blocks().erasing_count();
+        if awaited.is_none() || !is_idle || free > self.wanted_blocks() || self.is_log_reserved() {
+            return false;
+        }
+        self.commit.request_sequence(self.last_sequence());
+        self.commit.request_commit();
+        true
     }
 
     /// Returns true if fewer blocks are free, or will be, than the device wants to have ready.

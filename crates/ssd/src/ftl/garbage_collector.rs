@@ -6,6 +6,7 @@
 //! moved only if the index names exactly its address at that moment (compare and swap); a tombstone is dropped only if
 //! no block is left that was opened before it was written.
 
+use super::evacuated_blocks::EvacuatedBlocks;
 use super::prefetch::PREFETCH_PAGES;
 use super::victim_pages::VictimPages;
 use super::{Ftl, RecordPieces, StallReason};
@@ -20,7 +21,7 @@ use crate::media::Media;
 use crate::media::geometry::{BLOCK_DATA_BYTES, BlockId, PAGE_DATA_BYTES, PageAddress};
 use crate::mutant::{Mutant, mutant};
 use headwater_host::clock::Nanos;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 
 /// Free blocks above the low mark at which collection stops.
 const STOP_ABOVE_LOW: usize = 1;
@@ -59,29 +60,12 @@ impl CollectionRound {
     }
 }
 
-/// A block without live records.
-#[derive(Clone, Copy, Debug)]
-struct EvacuatedBlock {
-    block: BlockId,
-    order: u64,
-    /// The records that were moved out of it are durable when this barrier is.
-    barrier: u64,
-}
-
-impl EvacuatedBlock {
-    /// Returns true if its moved records are durable and it lies in front of the window.
-    fn is_due(&self, durable_barrier: u64, reusable_below: u64) -> bool {
-        self.barrier <= durable_barrier && self.order < reusable_below
-    }
-}
-
 /// The collector's state.
 #[derive(Debug)]
 pub(super) struct GarbageCollector {
     policy: VictimPolicy,
     pub(super) victim: Option<VictimCursor>,
-    /// Evacuated blocks, each with its order and the barrier that must be durable before its erase.
-    evacuated: VecDeque<EvacuatedBlock>,
+    pub(super) evacuated: EvacuatedBlocks,
     /// Set when a checkpoint would let more blocks be collected.
     pub(super) wants_checkpoint: bool,
     /// Free blocks that a waiter needs beyond the usual number.
@@ -99,7 +83,7 @@ impl GarbageCollector {
         Self {
             policy,
             victim: None,
-            evacuated: VecDeque::new(),
+            evacuated: EvacuatedBlocks::default(),
             wants_checkpoint: false,
             requested_blocks: 0,
             round: CollectionRound::default(),
@@ -112,39 +96,6 @@ impl GarbageCollector {
     /// Notes a record that a client wrote.
     pub(super) fn note_client_record(&mut self, bytes: usize) {
         self.round.client_bytes += bytes.max(PAGE_DATA_BYTES) as u64;
-    }
-
-    /// Takes an evacuated block whose moved records are durable, that lies in front of the window, and that nothing keeps:
-    /// neither a snapshot nor a value that is read.
-    pub(super) fn next_erase(
-        &mut self,
-        durable_barrier: u64,
-        reusable_below: u64,
-        keeps: impl Fn(BlockId, u64) -> bool,
-    ) -> Option<BlockId> {
-        let is_free = |block: &EvacuatedBlock| {
-            block.is_due(durable_barrier, reusable_below) && !keeps(block.block, block.order)
-        };
-        let at = self.evacuated.iter().position(is_free)?;
-        self.evacuated.remove(at).map(|block| block.block)
-    }
-
-    /// Returns the evacuated blocks that only what `keeps` says keeps from being erased, the longest waiting one first.
-    pub(super) fn kept_from_erase(
-        &self,
-        durable_barrier: u64,
-        reusable_below: u64,
-        keeps: impl Fn(BlockId, u64) -> bool,
-    ) -> Vec<BlockId> {
-        let is_kept = |block: &&EvacuatedBlock| {
-            block.is_due(durable_barrier, reusable_below) && keeps(block.block, block.order)
-        };
-        self.evacuated.iter().filter(is_kept).map(|block| block.block).collect()
-    }
-
-    /// Returns a block whose erase the medium did not accept.
-    pub(super) fn put_back_evacuated(&mut self, block: BlockId, barrier: u64) {
-        self.evacuated.push_front(EvacuatedBlock { block, order: 0, barrier });
     }
 
     /// Takes the pages that need not be read: their loss was accepted.
@@ -181,14 +132,15 @@ enum MoveOutcome {
 impl<M: Media> Ftl<M> {
     /// Returns the blocks that are free or will be free when collections and erases under way are done.
     fn expected_free_blocks(&self) -> usize {
-        let evacuated = &self.collector.evacuated;
-        let is_reusable = |block: &&EvacuatedBlock| {
-            let is_kept =
-                self.snapshot.keeps(block.block, block.order) || self.held_values.keeps(block.block);
-            block.order < self.reusable_below() && !is_kept
-        };
-        let reusable = evacuated.iter().filter(is_reusable).count();
+        let (snapshot, held) = (&self.snapshot, &self.held_values);
+        let keeps = |block, order| snapshot.keeps(block, order) || held.keeps(block);
+        let reusable = self.collector.evacuated.reusable(self.reusable_below(), keeps);
         self.blocks().free_count() + self.blocks().erasing_count() + reusable
+    }
+
+    /// Returns the number of free blocks below which collection starts, with those that waiters asked for.
+    pub(super) fn wanted_blocks(&self) -> usize {
+        self.space.low_blocks() + self.checkpoint_reserve() + self.collector.requested_blocks
     }
 
     /// Runs one turn of collection if it is needed. Returns true if anything moved, and requests pages through
@@ -233,10 +185,7 @@ impl<M: Media> Ftl<M> {
             return Some(block);
         }
         let in_sight = self.expected_free_blocks();
-        let high = self.space.low_blocks()
-            + self.checkpoint_reserve()
-            + STOP_ABOVE_LOW
-            + self.collector.requested_blocks;
+        let high = self.wanted_blocks() + STOP_ABOVE_LOW;
         if in_sight >= high {
             // Blocks not free yet may wait for a flush: a demand dropped too early would be requested again and again.
             if self.blocks().free_count() >= high {
@@ -353,16 +302,12 @@ impl<M: Media> Ftl<M> {
     }
 
     fn move_readable_record(&mut self, address: RecordAddress) -> Result<Option<usize>, StallReason> {
-        let probe = IndexEntry {
-            address,
-            units: 3,
-            namespace: crate::command::NamespaceId::FIRST,
-            lifetime: EntryLifetime::Unlimited,
-        };
+        let probe = IndexEntry::probe(address);
         let Some(header) = self.header(probe, super::RecordPart::Key)? else {
             return Ok(None);
         };
-        let entry = IndexEntry { units: header.units(), namespace: header.namespace, ..probe };
+        let has_extents = header.extents > 0;
+        let entry = IndexEntry { units: header.units(), namespace: header.namespace, has_extents, ..probe };
         let bytes = entry.units as usize * UNIT_BYTES;
         if self.blocks().get(address.block()).has_damage && !self.is_intact(entry, &header)? {
             // Recovery stopped here too: it used no record after a damaged one of the same page.
@@ -416,6 +361,9 @@ impl<M: Media> Ftl<M> {
         self.catalog.relocate(hash, entry.address, moved, header.expiry_ms);
         self.flash.blocks_mut().remove_live(entry.address, entry.units);
         self.flash.blocks_mut().add_live(address, entry.units);
+        if entry.has_extents {
+            self.extents.relocate(entry.address, address);
+        }
         Ok(MoveOutcome::Done)
     }
 
@@ -472,7 +420,7 @@ impl<M: Media> Ftl<M> {
         let is_urgent =
             !self.collector.rewrites_version_1 || self.blocks().free_count() <= self.space.low_blocks();
         let barrier = if is_urgent { self.request_barrier() } else { self.flash.log().barrier() };
-        self.collector.evacuated.push_back(EvacuatedBlock { block, order, barrier });
+        self.collector.evacuated.add(block, order, barrier);
     }
 }
 

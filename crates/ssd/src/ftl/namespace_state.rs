@@ -38,7 +38,7 @@ impl NamespaceState {
 }
 
 fn is_long(entry: IndexEntry) -> bool {
-    bytes_of(entry) > SHORT_RECORD_BYTES as u64
+    entry.has_extents || bytes_of(entry) > SHORT_RECORD_BYTES as u64
 }
 
 fn bytes_of(entry: IndexEntry) -> u64 {

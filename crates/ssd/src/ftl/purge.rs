@@ -14,6 +14,12 @@ use crate::media::Media;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BlockQuarantined;
 
+/// Returns true if a block may hold records that were removed. An extent with a live record holds only that.
+fn holds_removed(block: &BlockEntry) -> bool {
+    let is_freed = matches!(block.state, BlockState::Evacuated | BlockState::Erasing);
+    block.order != 0 && (block.is_of_log() || block.is_extent() && is_freed)
+}
+
 impl<M: Media> Ftl<M> {
     /// Closes the open block, so that it can be collected too.
     pub(crate) fn end_block_for_purge(&mut self) {
@@ -22,10 +28,8 @@ impl<M: Media> Ftl<M> {
 
     /// Returns the number of blocks that were opened at or before a sequence.
     pub(crate) fn blocks_opened_by(&self, up_to: Sequence) -> usize {
-        let old = self
-            .blocks()
-            .iter()
-            .filter(|(_, block)| block.order != 0 && !block.checkpoint && block.open_sequence <= up_to);
+        let old =
+            self.blocks().iter().filter(|(_, block)| holds_removed(block) && block.open_sequence <= up_to);
         old.count()
     }
 
@@ -34,7 +38,10 @@ impl<M: Media> Ftl<M> {
         // What is sanitized must not stay for a backup or a reader.
         self.lose_snapshot(SnapshotLoss::Sanitized);
         self.held_values.give_up();
-        if self.blocks().watermark() > up_to {
+        let is_freed_extent = |block: &BlockEntry| block.is_extent() && holds_removed(block);
+        let has_extents =
+            self.blocks().iter().any(|(_, block)| is_freed_extent(block) && block.open_sequence <= up_to);
+        if self.blocks().watermark() > up_to && !has_extents {
             return Ok(0);
         }
         let set_aside = |state: BlockState| state == BlockState::Quarantined;
@@ -48,7 +55,7 @@ impl<M: Media> Ftl<M> {
         // erased ones.
         let in_window =
             |block: &BlockEntry| block.open_sequence <= up_to && block.order >= self.reusable_below;
-        let used = |block: &BlockEntry| block.order != 0 && !block.checkpoint;
+        let used = |block: &BlockEntry| block.order != 0 && block.is_of_log();
         if left == 0 || self.blocks().iter().any(|(_, block)| used(block) && in_window(block)) {
             self.collector.wants_checkpoint = true;
         }

@@ -16,6 +16,7 @@ use crate::limits::RECOVERY_FRAMES;
 use crate::log::blocks::BlockEntry;
 use crate::log::commit_record::CheckpointRoot;
 use crate::log::commit_records::CommitRecords;
+use crate::log::extent_list::Extent;
 use crate::log::group_commit::GroupCommit;
 use crate::log::health_counters::HealthCounters;
 use crate::log::page_cache::PageCache;
@@ -267,6 +268,11 @@ impl<M: Media> RecoveringFtl<M> {
             flash.blocks_mut().add_live(entry.address, entry.units);
             space.raise_for_record(entry.units as usize * UNIT_BYTES);
         });
+    }
+
+    /// Sets the extents of the records that were found, with their namespaces.
+    pub(crate) fn load_extents(&mut self, found: Vec<(RecordAddress, NamespaceId, Vec<Extent>)>) {
+        self.ftl.load_extents(found);
     }
 
     /// Continues in a new epoch, after what recovery found.

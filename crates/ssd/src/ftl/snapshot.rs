@@ -15,7 +15,8 @@
 //! blocks that need not be kept. So copies converge on a device without a free block too.
 
 use super::Ftl;
-use crate::log::blocks::BlockState;
+use super::evacuated_blocks::EraseLimits;
+use crate::log::blocks::{BlockState, is_extent_order};
 use crate::log::commit_record::RECORD_BYTES;
 use crate::log::prefix::Prefix;
 use crate::media::geometry::{BlockId, PAGES_PER_BLOCK};
@@ -63,15 +64,29 @@ pub(super) struct SealedSnapshot {
     records: Vec<(CellNumber, Box<[u8]>)>,
     /// The open block, and its pages so far.
     open: Option<(BlockId, u8)>,
-    /// Blocks of the log from this order on were opened later.
-    orders_below: u64,
+    later: LaterBlocks,
+}
+
+/// The orders from which on blocks were opened after a commit.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LaterBlocks {
+    /// Blocks of the log.
+    log: u64,
+    extents: u64,
+}
+
+impl LaterBlocks {
+    /// Returns true if a block of the log or an extent with this order was opened before.
+    fn is_before(self, order: u64) -> bool {
+        order < if is_extent_order(order) { self.extents } else { self.log }
+    }
 }
 
 /// A snapshot whose pages stay in place.
 #[derive(Debug)]
 pub(super) struct HeldSnapshot {
     snapshot: MediumSnapshot,
-    orders_below: u64,
+    later: LaterBlocks,
     /// True for the blocks of the snapshot that are copied, in its order.
     copied: Vec<bool>,
     /// Blocks of older checkpoints that are to be discarded at the end.
@@ -91,11 +106,11 @@ pub(super) enum SnapshotState {
 }
 
 impl SnapshotState {
-    /// Returns true if a block of the log with this order must not be erased.
+    /// Returns true if a block of the log, or an extent, with this order must not be erased.
     pub(super) fn keeps(&self, block: BlockId, order: u64) -> bool {
         match self {
-            Self::Sealed(sealed) => order < sealed.orders_below,
-            Self::Held(held) => order < held.orders_below && held.index_of(block).is_some(),
+            Self::Sealed(sealed) => sealed.later.is_before(order),
+            Self::Held(held) => held.later.is_before(order) && held.index_of(block).is_some(),
             Self::None | Self::Requested(_) | Self::Lost(_) => false,
         }
     }
@@ -180,7 +195,10 @@ impl<M: Media> Ftl<M> {
                 known,
                 records: self.flash.records().queued(RECORD_BYTES),
                 open: self.flash.log().open_pages(),
-                orders_below: self.blocks().order_next(),
+                later: LaterBlocks {
+                    log: self.blocks().order_next(),
+                    extents: self.blocks().extents_below(),
+                },
             });
         }
     }
@@ -190,14 +208,14 @@ impl<M: Media> Ftl<M> {
         let SnapshotState::Sealed(sealed) = &mut self.snapshot else {
             return;
         };
-        let (orders_below, open) = (sealed.orders_below, sealed.open);
+        let (later, open) = (sealed.later, sealed.open);
         let (known, records) = (std::mem::take(&mut sealed.known), std::mem::take(&mut sealed.records));
         let blocks = self.blocks().iter().filter_map(|(block, entry)| {
             let pages = match entry.state {
                 BlockState::Dirty | BlockState::Erasing | BlockState::Ready => return None,
                 // Unfinished: no record names it.
-                BlockState::Open if entry.checkpoint => return None,
-                _ if !entry.checkpoint && entry.order >= orders_below => return None,
+                BlockState::Open if !entry.is_of_log() => return None,
+                _ if !entry.is_checkpoint() && !later.is_before(entry.order) => return None,
                 _ => match open {
                     Some((last, pages)) if last == block => pages,
                     _ => narrow(PAGES_PER_BLOCK),
@@ -212,7 +230,7 @@ impl<M: Media> Ftl<M> {
                 && known.binary_search(&(kept.block, kept.order)).is_ok()
         };
         let copied = snapshot.contents.blocks.iter().map(is_copied).collect();
-        let held = HeldSnapshot { snapshot, orders_below, copied, checkpoint_blocks: Vec::new() };
+        let held = HeldSnapshot { snapshot, later, copied, checkpoint_blocks: Vec::new() };
         self.snapshot = SnapshotState::Held(Box::new(held));
     }
 
@@ -231,14 +249,14 @@ impl<M: Media> Ftl<M> {
     }
 
     /// Ends the snapshot if the device needs blocks that it keeps from being erased. Returns true if it did.
-    pub(super) fn lose_snapshot_for_space(&mut self, durable_barrier: u64) -> bool {
+    pub(super) fn lose_snapshot_for_space(&mut self, limits: EraseLimits) -> bool {
         if !self.is_short_of_blocks() {
             return false;
         }
         let keeps_checkpoint =
             matches!(&self.snapshot, SnapshotState::Held(held) if !held.checkpoint_blocks.is_empty());
         let keeps = |block, order| self.snapshot.keeps(block, order);
-        let kept = self.collector.kept_from_erase(durable_barrier, self.reusable_below(), keeps);
+        let kept = self.collector.evacuated.kept_from_erase(limits, keeps);
         (keeps_checkpoint || !kept.is_empty()) && self.lose_snapshot(SnapshotLoss::NoSpace)
     }
 }

@@ -8,13 +8,17 @@
 //! them up. A reader whose record still exists finds it again where the collector moved it to; only one whose record was
 //! replaced or removed ends early.
 
+use super::evacuated_blocks::EraseLimits;
+use super::extent_reads::RangeRead;
 use super::held_values::{HashedKey, HeldValue, PartRead, ReaderName};
 use super::{FoundRecord, Ftl, RecordPart, RecordPieces, StallReason};
 use crate::command::{FrontEndId, ValueReader};
+use crate::index::IndexEntry;
 use crate::log::record::{HEADER_BYTES, RecordAddress, RecordHeader};
 use crate::media::{BlockId, Media};
 use crate::mutant::{Mutant, mutant};
 use headwater_host::copy::{copy_crc32c, crc32c};
+use std::ops::Range;
 
 /// Values that are read may keep one block of so many from being erased.
 const KEPT_SHARE: usize = 16;
@@ -38,7 +42,8 @@ impl<M: Media> Ftl<M> {
         for piece in RecordPieces::new(self, address, 4, HEADER_BYTES + key.key.len() - 4) {
             crc = crc32c(crc, piece.map_err(|_| self.all_pages(address, header.payload_end()))?);
         }
-        let blocks = self.blocks_of(address, &header);
+        let mut blocks = self.blocks_of(address, &header);
+        blocks.extend(self.extent_blocks_of(address, &header)?);
         self.held_values.hold(&blocks);
         let reader = reader.clone();
         let held = HeldValue { reader, key, header, address, blocks, bytes_done: 0, crc };
@@ -62,9 +67,12 @@ impl<M: Media> Ftl<M> {
             return Ok(PartRead::Gone);
         }
         let held = &self.held_values.open[&name];
-        let value_bytes = held.header.value_bytes as usize;
+        let value_bytes = held.header.value_len();
         let start = held.bytes_done;
         let bytes = (value_bytes - start).min(bytes_max as usize);
+        if held.header.extents > 0 {
+            return self.read_held_extents(name, start..start + bytes, sink);
+        }
         let skip = HEADER_BYTES + usize::from(held.header.key_bytes) + start;
         sink.resize(bytes, 0);
         let (mut at, mut crc) = (0, held.crc);
@@ -92,6 +100,36 @@ impl<M: Media> Ftl<M> {
         Ok(PartRead::Done(sequence))
     }
 
+    /// Reads a range of a value that lies in extents. The record itself is checked before the first byte.
+    fn read_held_extents(
+        &mut self,
+        name: ReaderName,
+        range: Range<usize>,
+        sink: &mut Vec<u8>,
+    ) -> Result<PartRead, StallReason> {
+        let HeldValue { address, header, .. } = self.held_values.open[&name];
+        let entry =
+            IndexEntry { units: header.units(), namespace: header.namespace, ..IndexEntry::probe(address) };
+        let mut intact = range.start > 0 || self.is_intact(entry, &header)?;
+        if intact {
+            sink.reserve_exact(range.len());
+            let read =
+                self.read_range(address, &header, range.clone(), |piece| sink.extend_from_slice(piece))?;
+            intact = read == RangeRead::Done;
+        }
+        if !intact {
+            self.close_value(name);
+            sink.clear();
+            return Ok(PartRead::Damaged);
+        }
+        if range.end == header.value_len() {
+            self.close_value(name);
+        } else if let Some(held) = self.held_values.open.get_mut(&name) {
+            held.bytes_done = range.end;
+        }
+        Ok(PartRead::Done(header.sequence))
+    }
+
     /// Closes a reader whose value cannot be read on. Ignored if it is not open.
     fn close_value(&mut self, (front_end, number): ReaderName) {
         if let Some(held) = self.held_values.open.remove(&(front_end, number)) {
@@ -108,7 +146,8 @@ impl<M: Media> Ftl<M> {
         if header.sequence != held.header.sequence {
             return Ok(false);
         }
-        let blocks = self.blocks_of(entry.address, &header);
+        let mut blocks = self.blocks_of(entry.address, &header);
+        blocks.extend(self.extent_blocks_of(entry.address, &header)?);
         self.held_values.hold(&blocks);
         if let Some(held) = self.held_values.open.get_mut(&name) {
             (held.address, held.blocks) = (entry.address, blocks);
@@ -143,10 +182,9 @@ impl<M: Media> Ftl<M> {
         if self.held_values.blocks.is_empty() {
             return false;
         }
-        let barrier = self.commit.durable_barrier();
+        let limits = self.erase_limits();
         let held = &self.held_values;
-        let kept =
-            self.collector.kept_from_erase(barrier, self.reusable_below(), |block, _| held.keeps(block));
+        let kept = self.collector.evacuated.kept_from_erase(limits, |block, _| held.keeps(block));
         let Some(block) = kept.into_iter().next() else { return false };
         if !self.held_values.close_dropped() {
             self.held_values.give_up_block(block);
@@ -156,13 +194,13 @@ impl<M: Media> Ftl<M> {
 
     /// Gives up values while they keep more than a small part of the device from being erased: what they keep makes the
     /// collector move more. Returns true if it did.
-    pub(super) fn bound_held_values(&mut self, durable_barrier: u64) -> bool {
+    pub(super) fn bound_held_values(&mut self, limits: EraseLimits) -> bool {
         if self.held_values.blocks.is_empty() {
             return false;
         }
         let held = &self.held_values;
         let keeps = |block, _| held.keeps(block);
-        let kept = self.collector.kept_from_erase(durable_barrier, self.reusable_below(), keeps).len();
+        let kept = self.collector.evacuated.kept_from_erase(limits, keeps).len();
         kept > self.blocks().len() / KEPT_SHARE && self.give_up_longest_held()
     }
 }

@@ -90,7 +90,7 @@ impl<M: Media> Ftl<M> {
         pages.attempts.clear();
         pages.retry_at = None;
         for page in std::mem::take(&mut pages.pinned) {
-            self.flash.unpin(page);
+            self.flash.unpin(page, false);
         }
     }
 }

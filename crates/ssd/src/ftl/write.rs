@@ -76,8 +76,7 @@ impl<M: Media> Ftl<M> {
     /// that must be durable first. If a power cut took a batch but left the tombstone of one of its keys, the batch
     /// would have happened in part: the earlier value of that key would be lost.
     pub(crate) fn may_expire(&self, address: RecordAddress) -> Result<(), Sequence> {
-        let probe =
-            IndexEntry { address, units: 3, namespace: NamespaceId::FIRST, lifetime: EntryLifetime::Limited };
+        let probe = IndexEntry::probe(address);
         let sequence = match self.header(probe, RecordPart::Key) {
             Ok(Some(header)) if header.flags & FLAGS_BATCH != 0 => header.sequence,
             Ok(_) => return Ok(()),
@@ -129,13 +128,14 @@ impl<M: Media> Ftl<M> {
         reason = "lengths were checked against the limits at submission"
     )]
     #[inline]
-    fn header_of(&self, new: &NewRecord<'_>) -> RecordHeader {
+    pub(super) fn header_of(&self, new: &NewRecord<'_>) -> RecordHeader {
         let tombstone = if new.value.is_none() { FLAG_TOMBSTONE } else { 0 };
         RecordHeader {
             crc: 0,
             flags: new.batch | tombstone | if new.hash.is_position() { FLAG_LBA } else { 0 },
             key_bytes: new.key.len() as u16,
             value_bytes: new.value.map_or(0, |value| value.len()) as u32,
+            extents: 0,
             namespace: new.namespace,
             sequence: self.flash.log().sequence_next(),
             expiry_ms: new.expiry_ms,
@@ -144,7 +144,7 @@ impl<M: Media> Ftl<M> {
 
     /// Accounts for a record that was appended in place of `old`, and returns its sequence.
     #[inline]
-    fn account(
+    pub(super) fn account(
         &mut self,
         new: &NewRecord<'_>,
         (header, address): (&RecordHeader, RecordAddress),
@@ -168,8 +168,12 @@ impl<M: Media> Ftl<M> {
                 self.flash.note_replaced(old.entry.address.page());
             }
             let lifetime = if new.expiry_ms == 0 { EntryLifetime::Unlimited } else { EntryLifetime::Limited };
-            let entry = IndexEntry { address, units, namespace: new.namespace, lifetime };
+            let has_extents = header.extents > 0;
+            let entry = IndexEntry { address, units, namespace: new.namespace, lifetime, has_extents };
             self.catalog.put(new.hash, entry, new.expiry_ms, old.as_ref());
+            if let Some(old) = &old {
+                self.free_replaced_extents(old);
+            }
         } else {
             blocks.add_tombstone(address, units, header.sequence);
             if self.catalog.doubts().is_in_doubt(new.namespace) {
@@ -184,6 +188,7 @@ impl<M: Media> Ftl<M> {
             if let Some(old) = &old {
                 blocks.remove_live(old.entry.address, old.entry.units);
                 self.catalog.remove(new.namespace, new.hash, old);
+                self.free_replaced_extents(old);
             }
         }
         header.sequence
@@ -198,6 +203,7 @@ impl<M: Media> Ftl<M> {
             flags: FLAG_CLEAR | batch,
             key_bytes: 0,
             value_bytes: 0,
+            extents: 0,
             namespace,
             sequence,
             expiry_ms: 0,
@@ -235,6 +241,7 @@ impl<M: Media> Ftl<M> {
         if is_cleared {
             self.catalog.retire_cleared(hash, entry, header.expiry_ms);
             self.flash.blocks_mut().remove_live(entry.address, entry.units);
+            self.free_cleared_extents(entry);
         }
         is_cleared
     }
@@ -242,11 +249,18 @@ impl<M: Media> Ftl<M> {
     /// Removes the next part of the entries of cleared namespaces.
     pub(crate) fn advance_clears(&mut self) -> ClearStep {
         let blocks = self.flash.blocks_mut();
-        self.catalog.advance_clears(|entry| blocks.remove_live(entry.address, entry.units))
+        let mut with_extents = Vec::new();
+        let step = self.catalog.advance_clears(|entry| {
+            blocks.remove_live(entry.address, entry.units);
+            with_extents.extend(entry.has_extents.then_some(entry));
+        });
+        with_extents.into_iter().for_each(|entry| self.free_cleared_extents(entry));
+        step
     }
 
     /// Returns the bytes of live records and tombstones, without records that a clear removed.
     pub(crate) fn live_bytes(&self) -> u64 {
-        self.blocks().live_bytes().saturating_sub(self.catalog.walks().dead_bytes())
+        let live = self.blocks().live_bytes() + self.extents.promised_bytes();
+        live.saturating_sub(self.catalog.walks().dead_bytes())
     }
 }

@@ -71,6 +71,7 @@ const fn unpack(namespace: NamespaceId, slot: PackedEntry) -> IndexEntry {
         units: (slot & ((1 << UNITS_BITS) - 1)) as u32,
         namespace,
         lifetime: EntryLifetime::Unlimited,
+        has_extents: false,
     }
 }
 
@@ -233,6 +234,7 @@ mod tests {
             units: 36,
             namespace,
             lifetime: EntryLifetime::Unlimited,
+            has_extents: false,
         }
     }
 

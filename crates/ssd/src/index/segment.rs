@@ -4,7 +4,7 @@
 //! doubling, keeps a table of eight pages or more between 65 % and 87 % full, a shorter one above 42 %. Invariant: occupied
 //! slots are sorted by hash, and no empty slot lies between an entry and its home slot.
 
-use super::{EntryLifetime, IndexEntry};
+use super::{EXTENTS_UNIT, EntryLifetime, IndexEntry};
 use crate::command::NamespaceId;
 use crate::log::record::RecordAddress;
 use headwater_host::growing_slice::GrowingSlice;
@@ -30,11 +30,11 @@ const SLOTS_PER_LINE: usize = 64 / size_of::<SegmentSlot>();
 
 impl SegmentSlot {
     fn pack(hash: u64, entry: IndexEntry) -> Self {
-        debug_assert!(entry.units > 0 && u64::from(entry.units) < 1 << UNITS_BITS);
+        debug_assert!(entry.units > 0 && entry.units < EXTENTS_UNIT);
         let lifetime = if entry.lifetime == EntryLifetime::Limited { LIMITED } else { 0 };
         Self {
             hash_and_namespace: hash << (64 - SLOT_HASH_BITS) | lifetime | u64::from(entry.namespace.0),
-            address_and_units: entry.address.0 << UNITS_BITS | u64::from(entry.units),
+            address_and_units: entry.address.0 << UNITS_BITS | u64::from(entry.packed_units()),
         }
     }
 
@@ -56,9 +56,11 @@ impl SegmentSlot {
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "the fields are as wide as what was packed")]
     const fn entry(self) -> IndexEntry {
+        let packed = (self.address_and_units & ((1 << UNITS_BITS) - 1)) as u32;
         IndexEntry {
             address: self.address(),
-            units: (self.address_and_units & ((1 << UNITS_BITS) - 1)) as u32,
+            units: packed & !EXTENTS_UNIT,
+            has_extents: packed & EXTENTS_UNIT != 0,
             namespace: NamespaceId(self.hash_and_namespace as u8),
             lifetime: if self.hash_and_namespace & LIMITED == 0 {
                 EntryLifetime::Unlimited

@@ -9,6 +9,7 @@ fn entry(address: u64) -> IndexEntry {
         units: 4,
         namespace: NamespaceId(3),
         lifetime: EntryLifetime::Limited,
+        has_extents: false,
     }
 }
 

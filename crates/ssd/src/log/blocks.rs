@@ -10,6 +10,7 @@
 //!
 //! Invariant: only a Ready block is opened, and its order is higher than the order of every block opened before.
 
+mod accounts;
 mod adoption;
 mod costs;
 #[cfg(test)]
@@ -18,10 +19,9 @@ mod victim;
 
 use self::costs::BlockCosts;
 use crate::command::Sequence;
-use crate::limits::VALUE_BYTES_MAX;
+use crate::limits::LOG_VALUE_BYTES_MAX;
 use crate::log::prefix::{EPOCH_SHIFT, Tick};
-use crate::log::record::{RecordAddress, UNIT_BYTES};
-use crate::media::geometry::{BLOCK_DATA_BYTES, BlockId, FlashGeometry};
+use crate::media::geometry::{BLOCK_DATA_BYTES, BlockId, FlashGeometry, PAGES_PER_BLOCK};
 use crate::mutant::{Mutant, mutant};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -67,8 +67,8 @@ pub struct BlockEntry {
     pub pages: u8,
     /// The last page with records; [`Tick`] 0 in a block from before the window.
     pub last_tick: Tick,
-    /// True for a checkpoint block, which is never collected.
-    pub checkpoint: bool,
+    /// The use for which it was opened. Only blocks of the log are collected.
+    pub usage: BlockUse,
     /// True if it was freed since the map of the checkpoint that counts, which lists it. After a power cut it is not free
     /// before it is collected again, unless it was opened.
     pub listed: bool,
@@ -87,10 +87,60 @@ pub(crate) const EMPTY_ENTRY: BlockEntry = BlockEntry {
     next: None,
     pages: 0,
     last_tick: Tick(0),
-    checkpoint: false,
+    usage: BlockUse::Log,
     listed: false,
     has_damage: false,
 };
+
+impl BlockEntry {
+    /// Returns the entry of a full block of a checkpoint.
+    #[must_use]
+    pub const fn of_checkpoint(order: u64) -> Self {
+        let (state, usage) = (BlockState::Closed, BlockUse::Checkpoint);
+        Self { state, order, usage, pages: FULL_PAGES, ..EMPTY_ENTRY }
+    }
+
+    /// Returns true if it is a block of the log, or free.
+    #[must_use]
+    #[inline]
+    pub const fn is_of_log(&self) -> bool {
+        matches!(self.usage, BlockUse::Log)
+    }
+
+    /// Returns true if it is a block of a checkpoint.
+    #[must_use]
+    #[inline]
+    pub const fn is_checkpoint(&self) -> bool {
+        matches!(self.usage, BlockUse::Checkpoint)
+    }
+
+    /// Returns true if it is an extent, which holds bytes of one value only.
+    #[must_use]
+    #[inline]
+    pub const fn is_extent(&self) -> bool {
+        matches!(self.usage, BlockUse::Extent)
+    }
+}
+
+/// The use for which a block is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BlockUse {
+    /// The log.
+    Log,
+    /// A checkpoint.
+    Checkpoint,
+    /// A part of a value outside of the log.
+    Extent,
+}
+
+/// Bit set in the orders of extents, so that the log's own orders have no gaps except those of erased blocks.
+const EXTENT_ORDER: u64 = 1 << 38;
+
+/// Returns true if the order is that of an extent.
+#[must_use]
+pub const fn is_extent_order(order: u64) -> bool {
+    order & EXTENT_ORDER != 0 && !is_checkpoint_order(order)
+}
 
 /// Bit set in the orders of checkpoint blocks, so that the log's own orders have no gaps except those of erased blocks.
 const CHECKPOINT_ORDER: u64 = 1 << 39;
@@ -100,6 +150,14 @@ const CHECKPOINT_ORDER: u64 = 1 << 39;
 pub const fn is_checkpoint_order(order: u64) -> bool {
     order & CHECKPOINT_ORDER != 0
 }
+
+/// Pages of a block that is full.
+const FULL_PAGES: u8 = 64;
+const _: () = assert!(FULL_PAGES as usize == PAGES_PER_BLOCK);
+
+/// Bytes of an extent that count as live.
+const EXTENT_LIVE_BYTES: u32 = 262_144;
+const _: () = assert!(EXTENT_LIVE_BYTES as usize == BLOCK_DATA_BYTES);
 
 /// A block that was freed, and that the map of a checkpoint may still list.
 #[derive(Clone, Copy, Debug)]
@@ -130,6 +188,7 @@ pub struct BlockTable {
     listed_ready: usize,
     order_next: u64,
     checkpoint_order: u64,
+    extent_order: u64,
     live_bytes: u64,
     tombstone_bytes: u64,
 }
@@ -150,6 +209,7 @@ impl BlockTable {
             listed_ready: 0,
             order_next: 1,
             checkpoint_order: 0,
+            extent_order: 0,
             live_bytes: 0,
             tombstone_bytes: 0,
         }
@@ -160,6 +220,12 @@ impl BlockTable {
     #[inline]
     pub fn get(&self, block: BlockId) -> &BlockEntry {
         &self.entries[block.index()]
+    }
+
+    /// Returns the entry of a block; `None` if there is no such block.
+    #[must_use]
+    pub fn get_checked(&self, block: BlockId) -> Option<&BlockEntry> {
+        self.entries.get(block.index())
     }
 
     /// Returns all blocks with their numbers.
@@ -255,23 +321,40 @@ impl BlockTable {
         entry.last_tick = entry.last_tick.max(tick);
     }
 
-    /// Opens a ready block for the log or a checkpoint.
-    pub fn open(&mut self, open_sequence: Sequence, checkpoint: bool) -> Option<BlockId> {
+    /// Opens a ready block. All of an extent counts as live from the start.
+    pub fn open(&mut self, open_sequence: Sequence, usage: BlockUse) -> Option<BlockId> {
         let block = self.ready.pop_front()?;
         self.listed_ready -= usize::from(self.get(block).listed);
-        let order = if checkpoint {
-            self.checkpoint_order += 1;
-            self.order_next >> EPOCH_SHIFT << EPOCH_SHIFT | CHECKPOINT_ORDER | self.checkpoint_order
-        } else {
-            self.order_next += 1;
-            self.order_next - 1
+        let epoch = self.order_next >> EPOCH_SHIFT << EPOCH_SHIFT;
+        let order = match usage {
+            BlockUse::Log => {
+                self.order_next += 1;
+                self.order_next - 1
+            }
+            BlockUse::Checkpoint => {
+                self.checkpoint_order += 1;
+                epoch | CHECKPOINT_ORDER | self.checkpoint_order
+            }
+            BlockUse::Extent => {
+                self.extent_order += 1;
+                epoch | EXTENT_ORDER | self.extent_order
+            }
         };
-        self.entries[block.index()] =
-            BlockEntry { state: BlockState::Open, order, open_sequence, checkpoint, ..EMPTY_ENTRY };
-        if !checkpoint {
+        let live_bytes = if usage == BlockUse::Extent { EXTENT_LIVE_BYTES } else { 0 };
+        let opened =
+            BlockEntry { state: BlockState::Open, order, open_sequence, usage, live_bytes, ..EMPTY_ENTRY };
+        self.entries[block.index()] = opened;
+        self.live_bytes += u64::from(live_bytes);
+        if usage == BlockUse::Log {
             self.by_order.insert(order, block);
         }
         Some(block)
+    }
+
+    /// Returns the order below which the extents lie that were opened so far.
+    #[must_use]
+    pub fn extents_below(&self) -> u64 {
+        self.order_next >> EPOCH_SHIFT << EPOCH_SHIFT | EXTENT_ORDER | (self.extent_order + 1)
     }
 
     /// Sets the block in which the last record of `block` continues.
@@ -295,7 +378,7 @@ impl BlockTable {
     #[must_use]
     pub fn chain_reaches(&self, from: BlockId, to: BlockId) -> bool {
         let mut block = self.next_in_chain(from);
-        for _ in 0..=VALUE_BYTES_MAX / BLOCK_DATA_BYTES + 1 {
+        for _ in 0..=LOG_VALUE_BYTES_MAX / BLOCK_DATA_BYTES + 1 {
             match block {
                 Some(next) if next == to => return true,
                 Some(next) => block = self.next_in_chain(next),
@@ -398,88 +481,9 @@ impl BlockTable {
     pub fn open_unerased(&mut self) -> Option<BlockId> {
         let block = self.take_dirty()?;
         self.complete_erase(block);
-        let opened = self.open(Sequence(0), true);
+        let opened = self.open(Sequence(0), BlockUse::Checkpoint);
         assert_eq!(opened, Some(block), "another block was erased before");
         opened
-    }
-
-    /// Applies `change` to every block that a record of `units` at `address` lies in. Returns the sum of the bytes
-    /// changed.
-    fn change_blocks_of(
-        &mut self,
-        address: RecordAddress,
-        units: u32,
-        mut change: impl FnMut(&mut BlockEntry, u32) -> u32,
-    ) -> u64 {
-        let mut changed = 0;
-        let mut block = address.block();
-        let mut offset = address.offset_in_block();
-        let mut left = units as usize * UNIT_BYTES;
-        while left > 0 {
-            let here = left.min(BLOCK_DATA_BYTES - offset);
-            let entry = &mut self.entries[block.index()];
-            changed += u64::from(change(entry, u32::try_from(here).unwrap_or(u32::MAX)));
-            if entry.state == BlockState::Closed {
-                self.costs.set(block, entry.live_bytes + entry.tombstone_bytes);
-            }
-            left -= here;
-            offset = 0;
-            match self.next_in_chain(block) {
-                Some(next) => block = next,
-                None => break,
-            }
-        }
-        changed
-    }
-
-    /// Adds a live record that was written.
-    pub fn add_live(&mut self, address: RecordAddress, units: u32) {
-        self.live_bytes += self.change_blocks_of(address, units, |block, bytes| {
-            block.live_bytes += bytes;
-            bytes
-        });
-    }
-
-    /// Removes a live record that was replaced, removed or moved.
-    ///
-    /// # Panics
-    /// More bytes are removed than were added: the counts are wrong.
-    pub fn remove_live(&mut self, address: RecordAddress, units: u32) {
-        self.live_bytes -= self.change_blocks_of(address, units, |block, bytes| {
-            assert!(block.live_bytes >= bytes, "live bytes of a block would become negative");
-            block.live_bytes -= bytes;
-            bytes
-        });
-    }
-
-    /// Adds a tombstone that was written.
-    pub fn add_tombstone(&mut self, address: RecordAddress, units: u32, sequence: Sequence) {
-        let added = self.change_blocks_of(address, units, |block, bytes| {
-            block.tombstone_bytes += bytes;
-            block.tombstone_sequence = block.tombstone_sequence.max(sequence);
-            bytes
-        });
-        self.live_bytes += added;
-        self.tombstone_bytes += added;
-    }
-
-    /// Removes a tombstone that was moved.
-    pub fn remove_tombstone(&mut self, address: RecordAddress, units: u32) {
-        let removed = self.change_blocks_of(address, units, |block, bytes| {
-            // A manipulated medium may hold a tombstone that was never counted.
-            let counted = bytes.min(block.tombstone_bytes);
-            block.tombstone_bytes -= counted;
-            counted
-        });
-        self.live_bytes -= removed;
-        self.tombstone_bytes -= removed;
-    }
-
-    /// Raises the block's highest sequence to that of a record written into it.
-    #[inline]
-    pub fn raise_max_sequence(&mut self, block: BlockId, sequence: Sequence) {
-        let entry = &mut self.entries[block.index()];
-        entry.max_sequence = entry.max_sequence.max(sequence);
     }
 
     /// Discards a block that holds nothing valid; it must be erased before use.

@@ -5,13 +5,16 @@
 //! the block table, the reads and the page cache change together, so that no page of an erased block is shown; the
 //! first failure of a program, an erase or a flush is kept.
 
+mod checkpoint_pages;
 mod drafts;
+mod extents;
 
 use crate::command::Sequence;
 use crate::config::{FailedOperation, FailedWrite};
 use crate::log::blocks::BlockTable;
 use crate::log::commit_record::CommitKind;
 use crate::log::commit_records::{CommitFields, CommitRecords, RECORDS_PER_COMMIT};
+use crate::log::extent_writes::{ExtentWriter, ExtentWrites};
 use crate::log::page_cache::PageCache;
 use crate::log::page_proof::PageProof;
 use crate::log::page_reads::{EndedRead, PageReads, ReadCheck, ReadWaiter};
@@ -21,7 +24,7 @@ use crate::log::record_page::RecordPage;
 use crate::log::{ChecksumMode, RecordLog, RecordSource};
 use crate::media::geometry::{BlockId, FlashGeometry, PageAddress};
 use crate::media::token::MediaPurpose;
-use crate::media::{CellNumber, Media, MediaCompletion, MediaError, MediaOp, MediaTraits, RefusedOp};
+use crate::media::{CellNumber, Media, MediaCompletion, MediaError, MediaOp, MediaTraits};
 use crate::mutant::{Mutant, mutant};
 use headwater_dma::frame::MediaFrame;
 use headwater_dma::pool::Pool;
@@ -42,6 +45,8 @@ pub(crate) enum FlashCompletion {
     Page,
     /// A program of a page of a checkpoint.
     CheckpointPage,
+    /// A program of a page of an extent.
+    ExtentPage,
     /// A write of a commit cell.
     Cell,
     /// A flush.
@@ -61,6 +66,7 @@ pub(crate) struct FlashLog<M> {
     log: RecordLog,
     records: CommitRecords,
     reads: PageReads,
+    extents: ExtentWrites,
     /// Error of a failed program, erase or flush. From then on nothing is guaranteed, so no command is accepted.
     failure: Option<MediaError>,
     failed_write: Option<FailedWrite>,
@@ -84,6 +90,7 @@ impl<M: Media> FlashLog<M> {
             log: RecordLog::new(traits),
             records: CommitRecords::default(),
             reads: PageReads::new(PageProof::new(traits, 0)),
+            extents: ExtentWrites::default(),
             failure: None,
             failed_write: None,
             read_errors: 0,
@@ -215,6 +222,7 @@ impl<M: Media> FlashLog<M> {
         self.media.in_flight() == 0
             && self.reads.is_empty()
             && self.log.backlog() == 0
+            && self.extents.pages() == 0
             && self.records.is_written()
     }
 
@@ -346,9 +354,12 @@ impl<M: Media> FlashLog<M> {
         self.reads.request(page, waiter, &self.blocks);
     }
 
-    /// Unpins a page that a waiter has used.
-    pub(crate) fn unpin(&mut self, page: PageAddress) {
+    /// Unpins a page of a waiter, which has used it or not. A used page of an extent leaves device DRAM.
+    pub(crate) fn unpin(&mut self, page: PageAddress, is_used: bool) {
         self.page_cache.unpin(page);
+        if is_used && self.blocks.get(page.block).is_extent() {
+            self.page_cache.drop_unpinned(page);
+        }
     }
 
     /// Takes a frame of device DRAM; `None` if every frame is in use.
@@ -384,33 +395,6 @@ impl<M: Media> FlashLog<M> {
         self.media.submit(MediaPurpose::Flush.encode(), MediaOp::Flush, now).is_ok()
     }
 
-    /// Opens a ready block for a checkpoint; `None` if none is ready.
-    pub(crate) fn open_checkpoint_block(&mut self) -> Option<BlockId> {
-        self.blocks.open(self.log.sequence_next(), true)
-    }
-
-    /// Submits the program of a page of a checkpoint. Returns false, and keeps the frame, if the medium accepts none
-    /// now.
-    ///
-    /// # Panics
-    /// The medium returns another operation than the one that it rejects.
-    pub(crate) fn program_checkpoint_page(
-        &mut self,
-        page: PageAddress,
-        frame: MediaFrame,
-        now: Nanos,
-    ) -> bool {
-        let token = MediaPurpose::Checkpoint.encode();
-        match self.media.submit(token, MediaOp::Program { page, frame }, now) {
-            Ok(()) => true,
-            Err(RefusedOp { op: MediaOp::Program { frame, .. }, .. }) => {
-                self.page_cache.return_frame(frame);
-                false
-            }
-            Err(RefusedOp { op, .. }) => unreachable!("the medium rejected {page} and returned {op:?}"),
-        }
-    }
-
     /// Takes the completions that are ready. The caller passes each to [`complete`](Self::complete), in order, and then
     /// returns the buffer with [`return_buffer`](Self::return_buffer).
     pub(crate) fn poll(&mut self, now: Nanos) -> Vec<MediaCompletion> {
@@ -441,9 +425,10 @@ impl<M: Media> FlashLog<M> {
         }
         if let Err(error) = completion.result {
             let operation = match purpose {
-                MediaPurpose::Read(_) | MediaPurpose::Program(_) | MediaPurpose::Checkpoint => {
-                    FailedOperation::Program
-                }
+                MediaPurpose::Read(_)
+                | MediaPurpose::Program(_)
+                | MediaPurpose::Checkpoint
+                | MediaPurpose::Extent(_) => FailedOperation::Program,
                 MediaPurpose::Flush => FailedOperation::Flush,
                 MediaPurpose::Cell => FailedOperation::CommitRecord,
                 MediaPurpose::Erase(_) => FailedOperation::Erase,
@@ -461,6 +446,11 @@ impl<M: Media> FlashLog<M> {
                     self.page_cache.return_frame(frame);
                 }
                 FlashCompletion::CheckpointPage
+            }
+            MediaPurpose::Extent(writer) => {
+                let writer = ExtentWriter::of_number(writer);
+                self.extents.complete(writer, completion.frame, &mut self.page_cache);
+                FlashCompletion::ExtentPage
             }
             MediaPurpose::Flush => FlashCompletion::Flush,
             MediaPurpose::Cell => {

@@ -34,6 +34,8 @@ pub enum PageKind {
     Checkpoint,
     /// No content: it separates acknowledged pages from a torn program.
     Guard,
+    /// A part of a value that lies outside of the log.
+    Extent,
 }
 
 impl PageKind {
@@ -43,6 +45,7 @@ impl PageKind {
             Self::Log => 1,
             Self::Checkpoint => 2,
             Self::Guard => 3,
+            Self::Extent => 4,
         }
     }
 
@@ -52,6 +55,7 @@ impl PageKind {
             1 => Some(Self::Log),
             2 => Some(Self::Checkpoint),
             3 => Some(Self::Guard),
+            4 => Some(Self::Extent),
             _ => None,
         }
     }
@@ -125,7 +129,7 @@ pub struct PageSpare {
     /// The end of the epoch before this one.
     pub accepted: Prefix,
     /// Address plus 1 of the chained record that continues at the start of the block, else 0. Checkpoint pages: the
-    /// checkpoint and the number of the page in it.
+    /// checkpoint and the number of the page in it. Pages of extents: the order that the next block of the log gets.
     pub continues: u64,
     /// The pages in front of it.
     pub before: PagesBefore,

@@ -142,6 +142,14 @@ impl PageCache {
         }
     }
 
+    /// Drops a page that nothing pins.
+    pub fn drop_unpinned(&mut self, page: PageAddress) {
+        let at = self.slot_of(page).filter(|at| self.slots[*at].as_ref().is_some_and(|slot| slot.pins == 0));
+        if let Some(at) = at {
+            self.drop_slot(at);
+        }
+    }
+
     /// Drops every page of a block from the cache.
     #[expect(clippy::cast_possible_truncation, reason = "64 pages a block")]
     pub fn drop_block(&mut self, block: BlockId) {

@@ -212,7 +212,7 @@ mod tests {
         let mut blocks = BlockTable::new(geometry);
         let erased = blocks.take_dirty().unwrap();
         blocks.complete_erase(erased);
-        let block = blocks.open(Sequence(1), false).unwrap();
+        let block = blocks.open(Sequence(1), crate::log::blocks::BlockUse::Log).unwrap();
         blocks.close(block, 1);
         let page = PageAddress::new(block, 0);
         let proof = PageProof::new(media.traits(), 0);

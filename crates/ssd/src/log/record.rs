@@ -5,7 +5,7 @@
 //! cannot overflow.
 
 use crate::command::{Lba, NamespaceId, Sequence};
-use crate::limits::{KEY_BYTES_MAX, SPACES, VALUE_BYTES_MAX};
+use crate::limits::{KEY_BYTES_MAX, LOG_VALUE_BYTES_MAX, SPACES, VALUE_BYTES_MAX};
 use crate::log::prefix::NUMBER_MAX;
 use crate::media::geometry::{BLOCK_DATA_BYTES, BlockId, PAGE_DATA_BYTES, PAGES_PER_BLOCK, PageAddress};
 use std::fmt;
@@ -16,6 +16,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 pub const HEADER_BYTES: usize = 48;
 /// Alignment of records and unit of their lengths.
 pub const UNIT_BYTES: usize = 16;
+/// Bytes of an extent in the list behind the key.
+pub const EXTENT_ENTRY_BYTES: usize = 16;
 /// Version of the format.
 pub const RECORD_VERSION: u8 = 1;
 
@@ -84,7 +86,7 @@ impl RecordAddress {
 }
 
 // The longest values are chained over blocks.
-const _: () = assert!(VALUE_BYTES_MAX > BLOCK_DATA_BYTES);
+const _: () = assert!(LOG_VALUE_BYTES_MAX > BLOCK_DATA_BYTES);
 const _: () = assert!(PAGES_PER_BLOCK < u8::MAX as usize);
 
 impl fmt::Display for RecordAddress {
@@ -102,7 +104,7 @@ pub const fn record_units(key_bytes: usize, value_bytes: usize) -> u32 {
 }
 
 /// Units of the longest record.
-pub const RECORD_UNITS_MAX: u32 = record_units(KEY_BYTES_MAX, VALUE_BYTES_MAX);
+pub const RECORD_UNITS_MAX: u32 = record_units(KEY_BYTES_MAX, LOG_VALUE_BYTES_MAX);
 
 /// The header in its flash format.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -119,7 +121,9 @@ pub struct RecordHeaderLayout {
     /// Value length in bytes.
     pub value_bytes: U32,
     /// Namespace, from 1.
-    pub namespace: U32,
+    pub namespace: U16,
+    /// Extents of the value.
+    pub extents: U16,
     /// Position in the order of all writes.
     pub sequence: U64,
     /// Epoch of the accepting primary.
@@ -148,8 +152,10 @@ pub struct RecordHeader {
     pub flags: u8,
     /// Key length in bytes.
     pub key_bytes: u16,
-    /// Value length in bytes.
+    /// Bytes behind the key: the value, or the list of its extents and its rest.
     pub value_bytes: u32,
+    /// Blocks outside of the log that hold the first bytes of the value.
+    pub extents: u16,
     /// Namespace of the key.
     pub namespace: NamespaceId,
     /// Position in the order of all writes.
@@ -188,6 +194,7 @@ impl RecordHeader {
             flags: layout.flags,
             key_bytes: layout.key_bytes.get(),
             value_bytes: layout.value_bytes.get(),
+            extents: layout.extents.get(),
             namespace: NamespaceId(u8::try_from(layout.namespace.get()).unwrap_or(0)),
             sequence: Sequence(layout.sequence.get()),
             expiry_ms: layout.expiry_ms.get(),
@@ -199,8 +206,16 @@ impl RecordHeader {
         if header.flags & !FLAGS_KNOWN != 0 {
             return Err(RecordError::Field("flags"));
         }
-        if header.value_bytes as usize > VALUE_BYTES_MAX {
+        if header.value_bytes as usize > LOG_VALUE_BYTES_MAX {
             return Err(RecordError::Field("value length"));
+        }
+        let list_bytes = header.list_bytes();
+        let may_have_extents = header.flags & !FLAG_CHAINED == 0;
+        if list_bytes > header.value_bytes as usize
+            || header.value_len() > VALUE_BYTES_MAX
+            || list_bytes > 0 && !may_have_extents
+        {
+            return Err(RecordError::Field("extents"));
         }
         let lba_fits = !header.is_block() || usize::from(header.key_bytes) == LBA_BYTES;
         if (header.key_bytes == 0) != header.is_clear() || !lba_fits {
@@ -222,7 +237,8 @@ impl RecordHeader {
             flags: self.flags,
             key_bytes: U16::new(self.key_bytes),
             value_bytes: U32::new(self.value_bytes),
-            namespace: U32::new(u32::from(self.namespace.0)),
+            namespace: U16::new(u16::from(self.namespace.0)),
+            extents: U16::new(self.extents),
             sequence: U64::new(self.sequence.0),
             epoch: U32::ZERO,
             slot: U16::ZERO,
@@ -245,6 +261,35 @@ impl RecordHeader {
     #[inline]
     pub const fn payload_end(&self) -> usize {
         HEADER_BYTES + self.key_bytes as usize + self.value_bytes as usize
+    }
+
+    /// Returns the bytes of the list of extents, which lies between the key and the rest of the value.
+    #[must_use]
+    #[inline]
+    pub const fn list_bytes(&self) -> usize {
+        self.extents as usize * EXTENT_ENTRY_BYTES
+    }
+
+    /// Returns the bytes of the value that lie in extents.
+    #[must_use]
+    #[inline]
+    pub const fn extent_bytes(&self) -> usize {
+        self.extents as usize * BLOCK_DATA_BYTES
+    }
+
+    /// Returns the length of the value in bytes, wherever they lie.
+    #[must_use]
+    #[inline]
+    pub const fn value_len(&self) -> usize {
+        self.extent_bytes() + (self.value_bytes as usize).saturating_sub(self.list_bytes())
+    }
+
+    /// Returns the length of the value in bytes, as commands give it.
+    #[must_use]
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "a value has at most 256 MiB")]
+    pub const fn value_len_u32(&self) -> u32 {
+        self.value_len() as u32
     }
 
     /// Returns true if the record is a tombstone.
@@ -294,6 +339,7 @@ mod tests {
             flags: FLAG_BATCH_MORE,
             key_bytes: 3,
             value_bytes: 100,
+            extents: 0,
             namespace: NamespaceId(2),
             sequence: Sequence(9),
             expiry_ms: 11,
@@ -328,6 +374,9 @@ mod tests {
             (RecordHeader { namespace: NamespaceId(17), ..header() }, "namespace"),
             (RecordHeader { flags: 0x80, ..header() }, "flags"),
             (RecordHeader { value_bytes: u32::MAX, ..header() }, "value length"),
+            (RecordHeader { extents: 7, value_bytes: 111, flags: 0, ..header() }, "extents"),
+            (RecordHeader { extents: 1_025, value_bytes: 20_000, flags: 0, ..header() }, "extents"),
+            (RecordHeader { extents: 1, ..header() }, "extents"),
             (RecordHeader { key_bytes: 0, ..header() }, "key length"),
             (RecordHeader { flags: FLAG_LBA, ..header() }, "key length"),
             (RecordHeader { sequence: Sequence(0), ..header() }, "sequence"),

@@ -379,6 +379,7 @@ impl<R: TransferRing> Media for FileMedia<R> {
             queue_max: QUEUE_MAX,
             addressable: false,
             version: self.version(),
+            has_extents: self.features.incompatible & FeatureBits::EXTENTS != 0,
             cells: self.layout.cells,
             checksum_seed: match self.version() {
                 MediumVersion::One => 0,

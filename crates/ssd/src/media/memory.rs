@@ -129,6 +129,7 @@ impl Media for MemoryMedia {
             queue_max: QUEUE_MAX,
             addressable: true,
             version: self.version,
+            has_extents: self.version == MediumVersion::Two,
             cells: (CELLS_PER_SIDE, CELLS_PER_SIDE),
             checksum_seed: 0,
         }

@@ -25,6 +25,8 @@ pub enum MediaPurpose {
     Checkpoint,
     /// The write of a commit cell.
     Cell,
+    /// The program of a page of an extent, for the writer with this number.
+    Extent(u64),
 }
 
 impl MediaPurpose {
@@ -38,6 +40,7 @@ impl MediaPurpose {
             Self::Flush => (4, 0),
             Self::Checkpoint => (5, 0),
             Self::Cell => (6, 0),
+            Self::Extent(writer) => (7, writer & NUMBER_MASK),
         };
         MediaToken(kind << KIND_SHIFT | number)
     }
@@ -57,6 +60,7 @@ impl MediaPurpose {
             4 => Self::Flush,
             5 => Self::Checkpoint,
             6 => Self::Cell,
+            7 => Self::Extent(number),
             _ => panic!("the medium completed an operation that the device did not submit"),
         }
     }
@@ -77,6 +81,7 @@ mod tests {
             MediaPurpose::Flush,
             MediaPurpose::Checkpoint,
             MediaPurpose::Cell,
+            MediaPurpose::Extent(NUMBER_MASK),
         ] {
             assert_eq!(MediaPurpose::decode(purpose.encode()), purpose);
         }

@@ -22,6 +22,12 @@ const FIXTURES: [(&[u8], FixtureCheck); 4] = [
     (include_bytes!("../fixtures/flash-file-v2-blocks-killed.bin"), check_attached),
 ];
 
+/// Values in extents, of the first program that had them.
+const EXTENT_FIXTURES: [&[u8]; 2] = [
+    include_bytes!("../fixtures/flash-file-v2-extents-closed.bin"),
+    include_bytes!("../fixtures/flash-file-v2-extents-killed.bin"),
+];
+
 type FixtureCheck = fn(&mut SsdDevice<FileMedia>);
 
 /// Returns the bytes of the file that a fixture holds.
@@ -80,6 +86,46 @@ fn files_of_version_2_open_keep_what_they_hold_and_are_written_to() {
     }
 }
 
+/// Returns a value of two extents and a rest, of which most sectors are zero.
+fn sparse() -> Vec<u8> {
+    let mut value = vec![0; 2 * 262_144 + 1_000];
+    let places: [(usize, u8); 7] =
+        [(0, 1), (5_000, 1), (262_143, 144), (262_144, 145), (500_000, 1), (524_288, 89), (525_287, 88)];
+    for (at, byte) in places {
+        value[at] = byte;
+    }
+    value
+}
+
+fn fill_extents(device: &mut SsdDevice<FileMedia>) {
+    run(device, 1, store("replaced", vec![0; 262_144], RecordExpiry::Never));
+    run(device, 1, store("replaced", b"short".to_vec(), RecordExpiry::Never));
+    run(device, 1, store("sparse", sparse(), RecordExpiry::Never));
+    run(device, 1, store("plain", b"value".to_vec(), RecordExpiry::Never));
+}
+
+fn check_extents(device: &mut SsdDevice<FileMedia>) {
+    assert_eq!(get(device, 1, "sparse"), Ok(sparse()));
+    assert_eq!(get(device, 1, "replaced"), Ok(b"short".to_vec()));
+    assert_eq!(get(device, 1, "plain"), Ok(b"value".to_vec()));
+}
+
+#[test]
+fn files_with_extents_open_keep_what_they_hold_and_are_written_to() {
+    for fixture in EXTENT_FIXTURES {
+        let directory = TempDir::new().unwrap();
+        std::fs::write(directory.path().join(FLASH_FILE), unpacked(fixture)).unwrap();
+        let mut device = opened(directory.path());
+        check_extents(&mut device);
+        run(&mut device, 1, store("new", vec![9; 700_000], RecordExpiry::Never));
+        device.shutdown(Nanos::ZERO, WALL).unwrap();
+        drop(device);
+        let mut device = opened(directory.path());
+        check_extents(&mut device);
+        assert_eq!(get(&mut device, 1, "new"), Ok(vec![9; 700_000]));
+    }
+}
+
 #[test]
 #[ignore = "writes the fixtures of a new version; run by hand with FIXTURE_OUT naming a directory"]
 fn write_the_fixtures() {
@@ -89,7 +135,8 @@ fn write_the_fixtures() {
         std::fs::write(Path::new(&out).join(format!("flash-file-v2-{name}-{state}.bin")), packed(&file))
             .unwrap();
     };
-    let fills: [(&str, FixtureCheck); 2] = [("keys", fill), ("blocks", fill_attached)];
+    let fills: [(&str, FixtureCheck); 3] =
+        [("keys", fill), ("blocks", fill_attached), ("extents", fill_extents)];
     for (name, fill) in fills {
         let directory = TempDir::new().unwrap();
         let geometry = FlashGeometry::with_blocks(BLOCKS);

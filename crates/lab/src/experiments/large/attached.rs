@@ -174,10 +174,6 @@ fn measure_size(
 ) -> Result<AttachRates, LabError> {
     let depth = (IN_FLIGHT_BYTES / size.bytes).clamp(1, DEPTH_MAX);
     let mut client = AttachedClient::attach(&node.attach_socket(), size.bytes, depth)?;
-    if client.transfer_bytes_max() < size.bytes {
-        let reason = format!("a command moves at most {} bytes", client.transfer_bytes_max());
-        return Err(LabError::Measure { program: "attach".to_owned(), reason });
-    }
     let (keys, count) = (size.keys(data), size.count(plan.bytes));
     let mut next = 0;
     client.transfer(TransferVerb::Put, keys, || {

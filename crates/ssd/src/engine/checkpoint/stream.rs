@@ -10,7 +10,7 @@ use crate::ftl::doubt::Doubts;
 use crate::index::{ENTRY_BYTES, HashedIndex, SEGMENTS, decode_entry, encode_entry};
 use crate::index::{EntryLifetime, FlatIndex, IndexEntry, KeyHash, RecordIndex};
 use crate::limits::{NAMESPACES, SPACES};
-use crate::log::blocks::{BlockEntry, BlockState};
+use crate::log::blocks::{BlockEntry, BlockState, BlockUse};
 use crate::log::commit_record::CheckpointRoot;
 use crate::log::prefix::{NUMBER_MAX, Tick};
 use crate::log::record::{RECORD_UNITS_MAX, RecordAddress};
@@ -84,7 +84,7 @@ const _: () = assert!(size_of::<CheckpointBlockLayout>() == 48);
 
 /// Encodes the map: head, namespaces, block table, doubts.
 pub(crate) fn encode_map<M: Media>(ftl: &Ftl<M>, root: &CheckpointRoot) -> Vec<u8> {
-    let closed = |block: &BlockEntry| !block.checkpoint && block.order != 0 && block.order < root.start_order;
+    let closed = |block: &BlockEntry| block.is_of_log() && block.order != 0 && block.order < root.start_order;
     let blocks = ftl.blocks().iter().filter(|(_, block)| closed(block)).count();
     let (hash_seed, hash_mask) = ftl.hasher().parts();
     let head = CheckpointHeadLayout {
@@ -421,7 +421,7 @@ fn decode_block(reader: &mut StreamReader<'_>) -> Option<(BlockId, BlockEntry)> 
         next: None,
         pages: u8::try_from(layout.pages.get()).ok()?,
         last_tick: Tick(0),
-        checkpoint: false,
+        usage: BlockUse::Log,
         listed: false,
         has_damage: false,
     };

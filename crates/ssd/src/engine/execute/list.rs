@@ -71,7 +71,7 @@ fn list_hash<M: Media>(
             return Err(StallReason::Unreadable(entry.address.page()));
         }
         if !is_expired {
-            keys.push(ListedKey { key, value_bytes: header.value_bytes, expiry_ms: header.expiry_ms });
+            keys.push(ListedKey { key, value_bytes: header.value_len_u32(), expiry_ms: header.expiry_ms });
         }
     }
     Ok(keys)

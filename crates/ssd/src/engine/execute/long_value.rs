@@ -62,7 +62,7 @@ pub(super) fn read_part<M: Media>(
             crc = crc32c(crc, piece.map_err(stall)?);
         }
         truncate(sink, 0);
-        *progress = Some(ValueProgress { sequence: header.sequence, bytes_done: 0, crc });
+        *progress = Some(ValueProgress { sequence: header.sequence, bytes_done: 0, crc, in_extents: false });
         return Err(StallReason::Turn);
     };
     let value_bytes = header.value_bytes as usize;

@@ -5,7 +5,7 @@
 
 use super::{MediumInspection, RecordFault, RecordLocation};
 use crate::engine::progress::OpenProgress;
-use crate::engine::recovery::{read_into_dram, retry_with_pages};
+use crate::engine::recovery::{damaged_extent_pages, read_into_dram, retry_with_pages};
 use crate::ftl::recovering::RecoveringFtl;
 use crate::ftl::{Ftl, RecordPart, RecordPieces, StallReason};
 use crate::index::{IndexEntry, KeyHash, RecordIndex};
@@ -51,6 +51,9 @@ pub(in crate::engine) fn verify<M: Media>(
                 checked => checked,
             };
             let mut verdict = retry_with_pages(ftl, now, PageNeed::Record, check)?;
+            if matches!(verdict, RecordVerdict::Intact { .. }) && entry.has_extents {
+                verdict = check_extents(ftl, entry, now)?.unwrap_or(verdict);
+            }
             if let RecordVerdict::BadPage(page) = verdict {
                 let is_unreadable = ftl.failures().has(page);
                 verdict = if is_unreadable {
@@ -148,8 +151,24 @@ fn check_record<M: Media>(
     } else if ftl.is_expired(&header) {
         RecordVerdict::Expired
     } else {
-        RecordVerdict::Intact { value_bytes: header.value_bytes }
+        RecordVerdict::Intact { value_bytes: header.value_len_u32() }
     })
+}
+
+/// Returns the fault of an intact record's extents; `None` if every page of them is intact.
+fn check_extents<M: Media>(
+    ftl: &mut RecoveringFtl<M>,
+    entry: IndexEntry,
+    now: &mut Nanos,
+) -> Result<Option<RecordVerdict>, MediaError> {
+    let extents_of = |ftl: &Ftl<M>| match ftl.header(entry, RecordPart::Whole)? {
+        Some(header) => ftl.extents_of(entry.address, &header),
+        None => Ok(None),
+    };
+    let extents = retry_with_pages(ftl, now, PageNeed::Record, extents_of)?;
+    let Some(extents) = extents else { return Ok(Some(RecordVerdict::Fault(RecordFault::Damaged))) };
+    let damaged = damaged_extent_pages(ftl, PageNeed::Record, &extents, now)?;
+    Ok(damaged.first().map(|page| RecordVerdict::BadPage(*page)))
 }
 
 /// Returns true if each page of a record that is in device DRAM is proven. Pages enter it only with the proof that held at

@@ -49,13 +49,13 @@ pub(super) struct CountedLog {
 
 impl CountedLog {
     /// Decides by the records and the pages behind `start`.
-    pub(super) fn new(records: &[CommitRecord], window: &FoundWindow, start: Tick) -> Self {
-        let of_window = if mutant(Mutant::DurableIgnored) { Prefix::default() } else { window.durable };
-        let claims = records.iter().flat_map(|record| {
-            let durable = if mutant(Mutant::DurableIgnored) { Prefix::default() } else { record.durable };
-            [durable, record.accepted]
-        });
-        let durable = claims.chain([of_window]).max().unwrap_or_default();
+    /// `torn` holds ticks of records that lack an extent.
+    pub(super) fn new(
+        records: &[CommitRecord],
+        window: &FoundWindow,
+        (start, torn): (Tick, &[Tick]),
+    ) -> Self {
+        let durable = durable_prefix(records, window);
         let newest = records.last();
         let epoch_ends = epoch_ends(newest, window, start);
         let mut counted = Self { accepted: durable, epoch_ends, lost: Vec::new(), has_rejected: false };
@@ -67,7 +67,9 @@ impl CountedLog {
                 counted.lost_ticks(window, from.max(start), candidate.end.tick).next().is_none()
                     || mutant(Mutant::HoleAccepted)
             };
-            if is_whole(durable.tick) {
+            let end = candidate.end.tick;
+            let is_torn = torn.iter().any(|tick| tick.epoch() == end.epoch() && *tick <= end);
+            if is_whole(durable.tick) && !is_torn {
                 counted.accepted = candidate.end;
             } else {
                 counted.has_rejected = true;
@@ -168,6 +170,16 @@ impl CountedLog {
         }
         lost(self.accepted.sequence, ALL_NAMESPACES)
     }
+}
+
+/// Returns the longest prefix that anything on the medium calls durable.
+pub(super) fn durable_prefix(records: &[CommitRecord], window: &FoundWindow) -> Prefix {
+    let of_window = if mutant(Mutant::DurableIgnored) { Prefix::default() } else { window.durable };
+    let claims = records.iter().flat_map(|record| {
+        let durable = if mutant(Mutant::DurableIgnored) { Prefix::default() } else { record.durable };
+        [durable, record.accepted]
+    });
+    claims.chain([of_window]).max().unwrap_or_default()
 }
 
 fn newest_epoch(records: &[CommitRecord]) -> u64 {

@@ -31,6 +31,8 @@ pub(super) struct Line {
     pub(super) units: u32,
     pub(super) namespace: NamespaceId,
     pub(super) flags: u8,
+    /// True if a part of its value lies in extents.
+    pub(super) has_extents: bool,
     pub(super) expiry_ms: u64,
     /// True if its checksum is wrong and its header is trusted nevertheless: on a medium of version 1.
     pub(super) is_corrupt: bool,
@@ -56,6 +58,7 @@ impl Line {
             units: header.units(),
             namespace: header.namespace,
             flags: header.flags,
+            has_extents: header.extents > 0,
             expiry_ms: header.expiry_ms,
             is_corrupt: false,
         };
@@ -137,7 +140,7 @@ fn is_valid<M: Media>(
         && !cleared.get(entry.namespace.index()).copied().unwrap_or(true)
         && ftl.blocks().get(block).order != 0
         && (ftl.blocks().get(block).order < start_order || mutant(Mutant::EntryOfReusedBlockLoaded))
-        && !ftl.blocks().get(block).checkpoint
+        && ftl.blocks().get(block).is_of_log()
 }
 
 /// Raises each namespace's clear sequence, and returns which namespaces were cleared after the checkpoint began.
@@ -211,8 +214,8 @@ fn apply<M: Media>(
     }
     if line.flags & FLAG_TOMBSTONE == 0 {
         let lifetime = if line.expiry_ms == 0 { EntryLifetime::Unlimited } else { EntryLifetime::Limited };
-        let entry =
-            IndexEntry { address: line.address, units: line.units, namespace: line.namespace, lifetime };
+        let Line { address, units, namespace, has_extents, .. } = *line;
+        let entry = IndexEntry { address, units, namespace, lifetime, has_extents };
         ftl.insert_record(line.hash, entry, line.expiry_ms);
     }
     Ok(())
@@ -330,6 +333,7 @@ pub(crate) fn retry_with_pages<M: Media, T>(
             Err(
                 StallReason::Room { .. }
                 | StallReason::Turn
+                | StallReason::ExtentPages
                 | StallReason::LogReserved
                 | StallReason::NotDurable(_)
                 | StallReason::InDoubt,

@@ -28,6 +28,8 @@ pub(super) enum BlockLife {
     },
     /// It is part of a checkpoint, with this page of it.
     Checkpoint { number: u64, page: u64, order: u64 },
+    /// It is an extent, opened when the log was to open a block with `log_order` next.
+    Extent { order: u64, log_order: u64 },
 }
 
 impl BlockLife {
@@ -38,6 +40,7 @@ impl BlockLife {
                 PageKind::Checkpoint => {
                     Self::Checkpoint { number, page: at - u64::from(page.page).min(at), order: spare.order }
                 }
+                PageKind::Extent => Self::Extent { order: spare.order, log_order: spare.continues },
                 PageKind::Log | PageKind::Guard => {
                     Self::Log { order: spare.order, continues: page.page == 0 && spare.continues != 0 }
                 }
@@ -66,7 +69,9 @@ impl BlockLife {
     pub(super) fn order(&self) -> Option<u64> {
         match self {
             Self::Unknown(_) => None,
-            Self::Log { order, .. } | Self::Checkpoint { order, .. } => Some(*order),
+            Self::Log { order, .. } | Self::Checkpoint { order, .. } | Self::Extent { order, .. } => {
+                Some(*order)
+            }
         }
     }
 }

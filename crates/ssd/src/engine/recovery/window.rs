@@ -4,12 +4,14 @@
 //! with the ticks that it lies on. Invariant: a record is taken only from intact pages with consecutive ticks, and only if
 //! its own checksum matches.
 
+use super::extents::ExtentRecord;
 use super::page_reads::read_pages;
 use super::replay::Line;
 use crate::command::Sequence;
 use crate::engine::progress::OpenProgress;
 use crate::ftl::recovering::RecoveringFtl;
 use crate::index::KeyHasher;
+use crate::log::extent_list::{self, Extent};
 use crate::log::page::{NO_RECORD, PageKind, PageSpare, PagesBefore};
 use crate::log::prefix::{Prefix, Tick};
 use crate::log::record::{HEADER_BYTES, RecordAddress, RecordHeader, UNIT_BYTES};
@@ -37,6 +39,8 @@ pub(super) struct FoundWindow {
     pub(super) intact: BTreeMap<(BlockId, u64), u64>,
     /// Whole records, each with the tick of its last page.
     pub(super) records: Vec<(Tick, Line)>,
+    /// Those of them whose values have extents.
+    pub(super) extents: Vec<ExtentRecord>,
     /// The longest prefixes that a page calls durable.
     pub(super) durable: Prefix,
     /// The ends of epochs that pages name.
@@ -95,7 +99,7 @@ struct WindowScanner {
 
 impl WindowScanner {
     fn add_page(&mut self, spare: &PageSpare, data: &[u8], lowest_order: u64) {
-        if spare.kind == PageKind::Checkpoint {
+        if matches!(spare.kind, PageKind::Checkpoint | PageKind::Extent) {
             return;
         }
         let found = &mut self.found;
@@ -166,6 +170,10 @@ impl WindowScanner {
         match self.line(bytes, address, order) {
             Some(line) => {
                 self.found.sequence = self.found.sequence.max(line.sequence);
+                if line.has_extents {
+                    let (sequence, extents) = (line.sequence, extents_of(bytes).unwrap_or_default());
+                    self.found.extents.push(ExtentRecord { last, sequence, extents });
+                }
                 self.found.records.push((last, line));
             }
             None => self.found.damaged_records += 1,
@@ -179,6 +187,13 @@ impl WindowScanner {
         }
         Line::of_record(&self.hasher, &header, bytes, address, order)
     }
+}
+
+/// Returns the extents that a whole record names; `None` if its bytes are no list.
+fn extents_of(bytes: &[u8]) -> Option<Vec<Extent>> {
+    let header = RecordHeader::decode(bytes.first_chunk()?).ok()?;
+    let list = HEADER_BYTES + usize::from(header.key_bytes);
+    extent_list::decode(bytes.get(list..list + header.list_bytes())?)
 }
 
 /// Returns the length of the record that begins here; `None` if its header is not here or is none.

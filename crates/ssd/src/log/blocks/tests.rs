@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::config::VictimPolicy;
+use crate::log::record::RecordAddress;
 
 fn ready(count: u32) -> BlockTable {
     let mut blocks = BlockTable::new(FlashGeometry::with_blocks(count));
@@ -14,8 +15,8 @@ fn ready(count: u32) -> BlockTable {
 #[test]
 fn greedy_selects_the_emptiest_block_and_fifo_the_oldest() {
     let mut blocks = ready(4);
-    let first = blocks.open(Sequence(1), false).unwrap();
-    let second = blocks.open(Sequence(5), false).unwrap();
+    let first = blocks.open(Sequence(1), BlockUse::Log).unwrap();
+    let second = blocks.open(Sequence(5), BlockUse::Log).unwrap();
     blocks.add_live(RecordAddress::in_block(first, 0), 100);
     blocks.add_live(RecordAddress::in_block(second, 0), 10);
     let victim = |blocks: &BlockTable, policy, below| blocks.victim(policy, Tick(9), below);
@@ -33,8 +34,8 @@ fn greedy_selects_the_emptiest_block_and_fifo_the_oldest() {
 #[test]
 fn the_watermark_waits_until_no_map_lists_a_freed_block() {
     let mut blocks = ready(4);
-    let first = blocks.open(Sequence(1), false).unwrap();
-    blocks.open(Sequence(5), false).unwrap();
+    let first = blocks.open(Sequence(1), BlockUse::Log).unwrap();
+    blocks.open(Sequence(5), BlockUse::Log).unwrap();
     blocks.close(first, 64);
     let early = blocks.begin_map();
     assert_eq!(blocks.watermark(), Sequence(1));
@@ -52,8 +53,8 @@ fn the_watermark_waits_until_no_map_lists_a_freed_block() {
 #[test]
 fn a_chained_record_counts_in_every_block_it_touches() {
     let mut blocks = ready(3);
-    let first = blocks.open(Sequence(1), false).unwrap();
-    let second = blocks.open(Sequence(1), false).unwrap();
+    let first = blocks.open(Sequence(1), BlockUse::Log).unwrap();
+    let second = blocks.open(Sequence(1), BlockUse::Log).unwrap();
     blocks.set_next(first, second);
     let address = RecordAddress::in_block(first, BLOCK_DATA_BYTES - 32);
     blocks.add_live(address, 10);
@@ -66,7 +67,7 @@ fn a_chained_record_counts_in_every_block_it_touches() {
 #[test]
 fn block_that_a_map_lists_is_opened_first_and_counts_as_free_when_no_map_lists_it() {
     let mut blocks = ready(4);
-    let first = blocks.open(Sequence(1), false).unwrap();
+    let first = blocks.open(Sequence(1), BlockUse::Log).unwrap();
     blocks.close(first, 64);
     let map = blocks.begin_map();
     blocks.finish_map(map);
@@ -74,7 +75,7 @@ fn block_that_a_map_lists_is_opened_first_and_counts_as_free_when_no_map_lists_i
     blocks.mark_erasing(first);
     blocks.complete_erase(first);
     assert_eq!((blocks.free_count(), blocks.unlisted_free_count()), (4, 3), "a power cut takes it back");
-    assert_eq!(blocks.open(Sequence(2), false), Some(first));
+    assert_eq!(blocks.open(Sequence(2), BlockUse::Log), Some(first));
     assert_eq!((blocks.free_count(), blocks.unlisted_free_count()), (3, 3));
     blocks.close(first, 64);
     blocks.mark_evacuated(first);
@@ -88,8 +89,8 @@ fn block_that_a_map_lists_is_opened_first_and_counts_as_free_when_no_map_lists_i
 #[test]
 fn block_is_needless_without_records_and_without_tombstones_of_older_blocks() {
     let mut blocks = ready(3);
-    let first = blocks.open(Sequence(1), false).unwrap();
-    let second = blocks.open(Sequence(5), false).unwrap();
+    let first = blocks.open(Sequence(1), BlockUse::Log).unwrap();
+    let second = blocks.open(Sequence(5), BlockUse::Log).unwrap();
     let address = RecordAddress::in_block(second, 0);
     blocks.add_live(address, 10);
     assert!(!blocks.is_needless(second) && blocks.is_needless(first));

@@ -47,7 +47,7 @@ impl BlockTable {
     /// Updates the cost of a block from its entry.
     pub(super) fn update_cost(&mut self, block: BlockId) {
         let entry = &self.entries[block.index()];
-        let closed = entry.state == BlockState::Closed && !entry.checkpoint;
+        let closed = entry.state == BlockState::Closed && entry.is_of_log();
         let cost = if closed { entry.live_bytes + entry.tombstone_bytes } else { NOT_COLLECTED };
         self.costs.set(block, cost);
     }

@@ -293,6 +293,15 @@ pub(super) fn check_file(
             .and_then(|()| file.sync())
             .map_err(system(path, "write copies of the superblock again in"))?;
     }
+    let superblock = match access {
+        OpenAccess::ReadWrite if superblock.features.incompatible & FeatureBits::EXTENTS == 0 => {
+            // The bit is set before its first use.
+            let next = superblock.with_extents();
+            upgrade::write_revision(file, &next).map_err(system(path, "write the superblock of"))?;
+            next
+        }
+        _ => superblock,
+    };
     let Superblock { layout, features, .. } = superblock;
     Ok(CheckedFile { layout, version1: None, features, bad_superblocks: bad })
 }

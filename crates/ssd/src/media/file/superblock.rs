@@ -77,10 +77,13 @@ pub struct FeatureBits {
 }
 
 impl FeatureBits {
+    /// Incompatible: values may lie in extents.
+    pub const EXTENTS: u64 = 1;
     /// Incompatible: the file was upgraded, and may hold blocks of version 1.
     pub const HOLDS_VERSION_1: u64 = 1 << 5;
     /// The features that this program knows.
-    pub const KNOWN: Self = Self { incompatible: Self::HOLDS_VERSION_1, read_compatible: 0, compatible: 0 };
+    pub const KNOWN: Self =
+        Self { incompatible: Self::EXTENTS | Self::HOLDS_VERSION_1, read_compatible: 0, compatible: 0 };
 }
 
 /// The fault of one copy of the superblock.
@@ -169,7 +172,7 @@ impl Superblock {
             slots_offset: layout.slots_offset.into(),
             file_bytes: layout.file_bytes.into(),
             uuid: layout.uuid,
-            incompatible: U64::ZERO,
+            incompatible: FeatureBits::EXTENTS.into(),
             read_compatible: U64::ZERO,
             compatible: U64::ZERO,
             revision: U64::new(1),
@@ -185,25 +188,36 @@ impl Superblock {
             crc: U32::ZERO,
         };
         let bytes: [u8; PIECE_BYTES] = zerocopy::transmute!(found);
-        Self { bytes: Box::new(bytes), layout, features: FeatureBits::default(), revision: 1 }
+        let features = FeatureBits { incompatible: FeatureBits::EXTENTS, ..FeatureBits::default() };
+        Self { bytes: Box::new(bytes), layout, features, revision: 1 }
     }
 
     /// Makes the first superblock of a file that was upgraded in this session of version 1.
     pub(super) fn upgraded(layout: FlashLayout, session: u64) -> Self {
         let new = Self::new(layout);
         let mut found: SuperblockLayout = zerocopy::transmute!(*new.bytes);
-        found.incompatible = FeatureBits::HOLDS_VERSION_1.into();
+        found.incompatible = (FeatureBits::EXTENTS | FeatureBits::HOLDS_VERSION_1).into();
         found.version_1_session = session.into();
         new.with(&found)
     }
 
     /// Makes the next revision, which says that the file holds no block of version 1.
     pub(super) fn without_version_1(&self) -> Self {
+        self.with_incompatible(self.features.incompatible & !FeatureBits::HOLDS_VERSION_1)
+    }
+
+    /// Makes the next revision, which says that values may lie in extents.
+    pub(super) fn with_extents(&self) -> Self {
+        self.with_incompatible(self.features.incompatible | FeatureBits::EXTENTS)
+    }
+
+    /// Makes the next revision, with these incompatible features.
+    fn with_incompatible(&self, incompatible: u64) -> Self {
         let [.., a, b, c, d] = self.encode(0);
         let mut found: SuperblockLayout = zerocopy::transmute!(*self.bytes);
         found.previous_crc = u32::from_le_bytes([a, b, c, d]).into();
         found.revision += 1;
-        found.incompatible = (self.features.incompatible & !FeatureBits::HOLDS_VERSION_1).into();
+        found.incompatible = incompatible.into();
         self.with(&found)
     }
 

@@ -144,12 +144,13 @@ pub(crate) fn clear_version_1(file: &impl StartupFile, path: &Path) -> Result<()
     let ChosenSuperblock { superblock, .. } = chosen.map_err(|undecided| {
         FileMediaError::SuperblockDamaged { path: path.to_owned(), bad: undecided.bad }
     })?;
-    let next = superblock.without_version_1();
-    let write = || {
-        write_superblocks(file, &next, 0..2)?;
-        file.sync()?;
-        write_superblocks(file, &next, 2..SUPERBLOCK_COPIES)?;
-        file.sync()
-    };
-    write().map_err(system(path, "write the superblock of"))
+    write_revision(file, &superblock.without_version_1()).map_err(system(path, "write the superblock of"))
+}
+
+/// Writes the next revision of a superblock. Interrupted anywhere, the file has one of both.
+pub(super) fn write_revision(file: &impl StartupFile, next: &Superblock) -> io::Result<()> {
+    write_superblocks(file, next, 0..2)?;
+    file.sync()?;
+    write_superblocks(file, next, 2..SUPERBLOCK_COPIES)?;
+    file.sync()
 }

@@ -7,7 +7,7 @@ use crate::command::NamespaceId;
 use crate::config::Durability;
 use crate::engine::SsdDevice;
 use crate::engine::administration::namespace_uuid;
-use crate::limits::{COPY_RANGES_MAX, NAMESPACES, VALUE_BYTES_MAX, copy_blocks_max};
+use crate::limits::{COPY_RANGES_MAX, NAMESPACES, TRANSFER_BYTES_MAX, copy_blocks_max};
 use crate::media::Media;
 use crate::namespace::MissingKey;
 use crate::namespace::{BlockFormat, NamespaceKind};
@@ -74,7 +74,8 @@ impl<M: Media> NvmSubsystem for SsdDevice<M> {
         // One limit in blocks applies to all formats, so it is the one of the largest blocks.
         let copy_blocks_max = copy_blocks_max(BlockFormat::B4096);
         CommandLimits {
-            value_bytes_max: narrow(VALUE_BYTES_MAX),
+            // One command moves a whole value.
+            value_bytes_max: TRANSFER_BYTES_MAX,
             copy_range_blocks_max: narrow(copy_blocks_max),
             copy_blocks_max,
             copy_ranges_max: COPY_RANGES_MAX,

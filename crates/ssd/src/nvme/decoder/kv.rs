@@ -39,11 +39,11 @@ pub(super) fn decode(entry: &SubmissionEntry, kind: QueueKind) -> Result<(IoOper
             },
         },
     };
-    Ok((operation, data_of(entry, &operation)?))
+    Ok((operation, data_of(entry, &operation, kind)?))
 }
 
 /// Returns the data of a decoded command.
-fn data_of(entry: &SubmissionEntry, operation: &IoOperation) -> Result<DataNeed, Status> {
+fn data_of(entry: &SubmissionEntry, operation: &IoOperation, kind: QueueKind) -> Result<DataNeed, Status> {
     let Some(transfer) = entry.kv_transfer() else {
         return Ok(match operation {
             IoOperation::Put { value, .. } => DataNeed::FromHost(value.bytes),
@@ -52,10 +52,12 @@ fn data_of(entry: &SubmissionEntry, operation: &IoOperation) -> Result<DataNeed,
         });
     };
     let bytes = match operation {
-        IoOperation::Store { .. } => checked_value_bytes(transfer.bytes).ok_or(Status::INVALID_VALUE_SIZE)?,
+        IoOperation::Store { .. } => {
+            transfer_bytes(transfer.bytes, kind).ok_or(Status::INVALID_VALUE_SIZE)?
+        }
         IoOperation::List { .. } => list_bytes(transfer.bytes)?,
-        // No value is longer, so the rest of a longer buffer is never written.
-        _ => checked_value_bytes(transfer.bytes).unwrap_or(VALUE_BYTES_LIMIT),
+        // No transfer is longer, so the rest of a longer buffer is never written.
+        _ => transfer_bytes(transfer.bytes, kind).unwrap_or(value_bytes_max(kind)),
     };
     Ok(DataNeed::of(transfer.direction, bytes))
 }
@@ -112,6 +114,19 @@ fn uio_key(entry: &SubmissionEntry) -> Result<IovaRange, Status> {
         .filter(|&bytes| (1..=KEY_BYTES_LIMIT).contains(&bytes))
         .ok_or(Status::INVALID_KEY_SIZE)?;
     Ok(IovaRange { start: Iova(entry.uio_key_address()), bytes })
+}
+
+/// Returns the length if one command can move it.
+fn transfer_bytes(bytes: u64, kind: QueueKind) -> Option<u32> {
+    u32::try_from(bytes).ok().filter(|&bytes| bytes <= value_bytes_max(kind))
+}
+
+/// Returns the most bytes of a value that one command moves: an NVMe host is told one limit for all transfers.
+const fn value_bytes_max(kind: QueueKind) -> u32 {
+    match kind {
+        QueueKind::Standard => TRANSFER_BYTES_MAX,
+        QueueKind::Uio => VALUE_BYTES_LIMIT,
+    }
 }
 
 /// Returns the length if a value can have it.

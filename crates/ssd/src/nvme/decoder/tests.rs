@@ -146,14 +146,14 @@ fn value_lengths_get_the_status_of_the_specification() {
         decode(&SubmissionEntry { prp2, ..entry }, QueueKind::Uio)
     };
     let put = kv::uio_put(3, DATA, DATA);
-    assert!(uio(put, 16 << 20).is_ok());
-    assert_eq!(uio(put, (16 << 20) + 1), Err(Status::INVALID_VALUE_SIZE));
+    assert!(uio(put, 256 << 20).is_ok());
+    assert_eq!(uio(put, (256 << 20) + 1), Err(Status::INVALID_VALUE_SIZE));
     assert_eq!(uio(put, u64::MAX), Err(Status::INVALID_VALUE_SIZE));
     // A buffer may be larger than any value; its rest is never written.
     let get = uio(kv::uio_get(3, DATA, DATA), u64::MAX).unwrap();
-    assert_eq!(get.data(), DataNeed::ToHost(16 << 20));
+    assert_eq!(get.data(), DataNeed::ToHost(256 << 20));
     match get.operation {
-        IoOperation::Get { buffer, .. } => assert_eq!(buffer.bytes, 16 << 20),
+        IoOperation::Get { buffer, .. } => assert_eq!(buffer.bytes, 256 << 20),
         other => panic!("a get decoded to {other:?}"),
     }
     let retrieve = kv::retrieve(3, key(), DataPointer { bytes: u32::MAX, ..DATA });
@@ -257,7 +257,8 @@ proptest! {
             Ok(command) => {
                 prop_assert!((1..=16).contains(&command.namespace.0));
                 prop_assert_eq!(entry.flags & 0x3F, 0);
-                prop_assert!(command.data().bytes() <= 16 << 20);
+                let most = if uio { 256 << 20 } else { 16 << 20 };
+                prop_assert!(command.data().bytes() <= most);
                 match command.operation {
                     IoOperation::Put { key, .. } | IoOperation::Get { key, .. } => {
                         prop_assert_eq!(kind, QueueKind::Uio);

@@ -4,11 +4,10 @@ use super::super::CheckpointFound;
 use super::super::page_reads::{PageBytes, read_pages};
 use super::scan::Scanned;
 use super::survey::{FirstPage, Survey};
-use crate::command::Sequence;
 use crate::engine::checkpoint::stream::{DecodedCheckpoint, decode_version_1, split_page_context};
 use crate::engine::progress::OpenProgress;
 use crate::ftl::recovering::RecoveringFtl;
-use crate::log::blocks::{BlockEntry, BlockState};
+use crate::log::blocks::BlockEntry;
 use crate::log::page::PageKind;
 use crate::log::page_version1::PageSpare;
 use crate::log::prefix::EPOCH_SHIFT;
@@ -145,7 +144,7 @@ pub(super) fn adopt<M: Media>(
     }
     for number in checkpoint_blocks {
         let order = survey.spare(*number).map_or(0, |spare| spare.order);
-        ftl.adopt(*number, checkpoint_block(order));
+        ftl.adopt(*number, BlockEntry::of_checkpoint(order));
     }
 }
 
@@ -162,22 +161,4 @@ fn last_unbroken_order(orders: impl Iterator<Item = u64>, durable_order: u64) ->
         end += 1;
     }
     end
-}
-
-fn checkpoint_block(order: u64) -> BlockEntry {
-    BlockEntry {
-        state: BlockState::Closed,
-        order,
-        open_sequence: Sequence(0),
-        max_sequence: Sequence(0),
-        live_bytes: 0,
-        tombstone_bytes: 0,
-        tombstone_sequence: Sequence(0),
-        next: None,
-        pages: u8::try_from(PAGES_PER_BLOCK).unwrap_or(u8::MAX),
-        last_tick: crate::log::prefix::Tick(0),
-        checkpoint: true,
-        listed: false,
-        has_damage: false,
-    }
 }

@@ -24,7 +24,7 @@ pub(super) fn lost_records<M: Media>(
     let keeps_tombstones = ftl
         .blocks()
         .iter()
-        .any(|(_, block)| !block.checkpoint && block.order != 0 && block.order <= decoded.start_order);
+        .any(|(_, block)| !block.is_checkpoint() && block.order != 0 && block.order <= decoded.start_order);
     if !keeps_tombstones {
         return Vec::new();
     }
@@ -32,7 +32,7 @@ pub(super) fn lost_records<M: Media>(
         let block = entry.address.block();
         block.0 < ftl.geometry().blocks
             && !cleared.get(entry.namespace.index()).copied().unwrap_or(true)
-            && !ftl.blocks().get(block).checkpoint
+            && !ftl.blocks().get(block).is_checkpoint()
             && ftl.blocks().get(block).order >= decoded.start_order
             && surely.holds(ftl.blocks().get(block).order, entry.address)
     };

@@ -12,7 +12,7 @@ use crate::command::Sequence;
 use crate::engine::progress::OpenProgress;
 use crate::ftl::recovering::RecoveringFtl;
 use crate::index::KeyHasher;
-use crate::log::blocks::{BlockEntry, BlockState};
+use crate::log::blocks::{BlockEntry, BlockState, BlockUse};
 use crate::log::page::{NO_RECORD, PageKind};
 use crate::log::page_version1::PageSpare;
 use crate::log::prefix::{EPOCH_SHIFT, Tick};
@@ -159,7 +159,7 @@ impl Scanner<'_> {
             next: None,
             pages: pages.programmed,
             last_tick: Tick(0),
-            checkpoint: false,
+            usage: BlockUse::Log,
             listed: false,
             has_damage: self.found.damaged_blocks.contains(&pages.block),
         };

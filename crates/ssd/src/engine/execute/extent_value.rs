@@ -1,0 +1,64 @@
+//! Reads a value that lies in extents in parts.
+//!
+//! Input: a record, and the progress of the operation that reads it. Output: the bytes that its sink takes, and no more;
+//! before, a stall for the pages of the next part, or until the operation's next turn. Invariant: the record itself is checked
+//! before the first byte; a failed part leaves nothing in a sink of bytes.
+
+use crate::command::ValueSink;
+use crate::engine::operation::ValueProgress;
+use crate::ftl::{Ftl, RangeRead, StallReason};
+use crate::index::IndexEntry;
+use crate::limits::COPY_PART_BYTES;
+use crate::log::record::RecordHeader;
+use crate::media::Media;
+
+/// Reads the next part of a value, of which the sink receives at most `bytes_max` bytes. Returns true if what was read is
+/// intact, once all is read.
+pub(super) fn read_part<M: Media>(
+    ftl: &Ftl<M>,
+    (entry, header): (IndexEntry, &RecordHeader),
+    (sink, bytes_max): (&mut ValueSink, u32),
+    progress: &mut Option<ValueProgress>,
+) -> Result<bool, StallReason> {
+    let mut wanted = header.value_len().min(bytes_max as usize);
+    if let ValueSink::Client(segments) = sink {
+        wanted = wanted.min(segments.bytes());
+    }
+    let Some(before) = progress.filter(|before| before.sequence == header.sequence) else {
+        if let (Some(before), ValueSink::Bytes(bytes)) = (progress.take(), &mut *sink) {
+            bytes.truncate(bytes.len() - before.bytes_done);
+        }
+        if !ftl.is_intact(entry, header)? {
+            return Ok(false);
+        }
+        if let ValueSink::Bytes(bytes) = sink {
+            bytes.reserve_exact(wanted);
+        }
+        *progress =
+            Some(ValueProgress { sequence: header.sequence, bytes_done: 0, crc: 0, in_extents: true });
+        return Err(StallReason::Turn);
+    };
+    let range = before.bytes_done..wanted.min(before.bytes_done + COPY_PART_BYTES);
+    let mut at = range.start;
+    let end = range.end;
+    let read = ftl.read_range(entry.address, header, range, |piece| {
+        match sink {
+            ValueSink::Bytes(bytes) => bytes.extend_from_slice(piece),
+            ValueSink::Client(segments) => _ = segments.copy_out(at, piece),
+        }
+        at += piece.len();
+    })?;
+    if read == RangeRead::Damaged {
+        if let ValueSink::Bytes(bytes) = sink {
+            bytes.truncate(bytes.len() - at);
+        }
+        *progress = None;
+        return Ok(false);
+    }
+    if end < wanted {
+        *progress = Some(ValueProgress { bytes_done: end, ..before });
+        return Err(StallReason::Turn);
+    }
+    *progress = None;
+    Ok(true)
+}

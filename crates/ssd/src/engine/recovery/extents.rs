@@ -1,0 +1,147 @@
+//! The extents of values during recovery: those of the last commit must be intact, those of live records are in use
+//! (`docs/formats/medium-2.md`, rule 4).
+//!
+//! Input: records of the window, and the recovered index. Output: the records of the last commit that lack an extent, and the
+//! extents of each live record. Invariant: no extent of a live record is free, unless its record cannot be read.
+
+use super::evidence::durable_prefix;
+use super::page_reads::read_pages;
+use super::replay::{read_into_dram, retry_with_pages, unless_unreadable};
+use super::survey::BlockLife;
+use super::window::FoundWindow;
+use crate::command::{NamespaceId, Sequence};
+use crate::ftl::recovering::RecoveringFtl;
+use crate::ftl::{Ftl, RecordPart};
+use crate::index::{IndexEntry, KeyHash, RecordIndex};
+use crate::log::commit_record::CommitRecord;
+use crate::log::extent_list::Extent;
+use crate::log::page::{PageKind, PageSpare};
+use crate::log::prefix::{Tick, is_up_to_epoch};
+use crate::log::record::RecordAddress;
+use crate::media::geometry::{PAGES_PER_BLOCK, PageAddress};
+use crate::media::unreadable::PageNeed;
+use crate::media::{Media, MediaError};
+use crate::mutant::{Mutant, mutant};
+use headwater_host::clock::Nanos;
+use std::collections::BTreeMap;
+
+/// Records whose first pages are read together.
+const RECORDS_PER_READ: usize = 1_024;
+
+/// A record of the window whose value has extents.
+#[derive(Debug)]
+pub(super) struct ExtentRecord {
+    /// The tick of its last page.
+    pub(super) last: Tick,
+    pub(super) sequence: Sequence,
+    pub(super) extents: Vec<Extent>,
+}
+
+/// Returns the last ticks of the new records behind what is known to be durable that name an extent which is not intact: a
+/// commit with one of them does not count. A record that collection moved has a sequence that is known to be durable. Only
+/// records of the epoch of the commit matter: what an older epoch left behind its end counts for nothing, and its extents may
+/// hold other values.
+pub(super) fn torn_records<M: Media>(
+    ftl: &mut RecoveringFtl<M>,
+    records: &[CommitRecord],
+    window: &FoundWindow,
+    now: &mut Nanos,
+) -> Result<Vec<Tick>, MediaError> {
+    let durable = durable_prefix(records, window);
+    let is_new = |record: &&ExtentRecord| record.last > durable.tick && record.sequence > durable.sequence;
+    let mut torn = Vec::new();
+    for record in window.extents.iter().filter(is_new) {
+        if !damaged_pages(ftl, PageNeed::Log, &record.extents, now)?.is_empty() {
+            torn.push(record.last);
+        }
+    }
+    if mutant(Mutant::TornExtentAccepted) {
+        torn.clear();
+    }
+    Ok(torn)
+}
+
+/// Reads every page of some extents, and returns those that are not intact or cannot be read.
+#[expect(clippy::cast_possible_truncation, reason = "64 pages a block")]
+pub(in crate::engine) fn damaged_pages<M: Media>(
+    ftl: &mut RecoveringFtl<M>,
+    need: PageNeed,
+    extents: &[Extent],
+    now: &mut Nanos,
+) -> Result<Vec<PageAddress>, MediaError> {
+    let (seed, blocks) = (ftl.media().traits().checksum_seed, ftl.geometry().blocks);
+    let (here, missing): (Vec<Extent>, Vec<Extent>) =
+        extents.iter().partition(|extent| extent.block.0 < blocks);
+    let mut damaged: Vec<PageAddress> =
+        missing.iter().map(|extent| PageAddress::new(extent.block, 0)).collect();
+    let pages = here
+        .iter()
+        .flat_map(|extent| (0..PAGES_PER_BLOCK as u8).map(|page| PageAddress::new(extent.block, page)));
+    let mut orders = here.iter().flat_map(|extent| std::iter::repeat_n(extent.order, PAGES_PER_BLOCK));
+    let (mut source, _) = ftl.reading(need);
+    read_pages(&mut source, now, pages, |page, bytes| {
+        let order = orders.next().expect("one page was read for each that was asked for");
+        let spare = bytes.programmed().and_then(|bytes| PageSpare::of_intact(bytes, page, seed));
+        if spare.is_none_or(|spare| spare.kind != PageKind::Extent || spare.order != order) {
+            damaged.push(page);
+        }
+    })?;
+    Ok(damaged)
+}
+
+/// Puts the extents of all live records into use.
+pub(super) fn adopt_extents<M: Media>(
+    ftl: &mut RecoveringFtl<M>,
+    lives: &[BlockLife],
+    epoch: u64,
+    now: &mut Nanos,
+) -> Result<(), MediaError> {
+    let mut found: Vec<(RecordAddress, NamespaceId, Vec<Extent>)> = Vec::new();
+    for entries in entries_with_extents(ftl).chunks(RECORDS_PER_READ) {
+        read_first_pages(ftl, entries, now)?;
+        for entry in entries {
+            let extents_of = |ftl: &Ftl<M>| match ftl.header(*entry, RecordPart::Key)? {
+                Some(header) if header.units() == entry.units => ftl.extents_of(entry.address, &header),
+                _ => Ok(None),
+            };
+            let attempt = |ftl: &Ftl<M>| unless_unreadable(extents_of(ftl), None);
+            let extents = retry_with_pages(ftl, now, PageNeed::Index, attempt)?.unwrap_or_default();
+            let possible = extents.into_iter().filter(|extent| is_up_to_epoch(extent.order, epoch));
+            found.push((entry.address, entry.namespace, possible.collect()));
+        }
+    }
+    // Where two records name one block, the one whose pages are there comes first.
+    let is_there = |extent: &Extent| {
+        let life = lives.get(extent.block.index());
+        life.is_some_and(|life| matches!(life, BlockLife::Extent { order, .. } if *order == extent.order))
+    };
+    found.sort_by_key(|(.., extents)| !extents.iter().all(is_there));
+    if !mutant(Mutant::ExtentsNotAdopted) {
+        ftl.load_extents(found);
+    }
+    Ok(())
+}
+
+fn entries_with_extents<M: Media>(ftl: &Ftl<M>) -> Vec<IndexEntry> {
+    let index = &ftl.index().hashed;
+    let mut entries = BTreeMap::new();
+    let mut from = Some(KeyHash(0));
+    while let Some((hash, _)) = from.and_then(|from| index.next(from)) {
+        let with_hash = (0..).map_while(|nth| index.find(hash, nth));
+        entries.extend(with_hash.filter(|entry| entry.has_extents).map(|entry| (entry.address, entry)));
+        from = hash.0.checked_add(1).map(KeyHash).filter(|next| !next.is_position());
+    }
+    entries.into_values().collect()
+}
+
+fn read_first_pages<M: Media>(
+    ftl: &mut RecoveringFtl<M>,
+    entries: &[IndexEntry],
+    now: &mut Nanos,
+) -> Result<(), MediaError> {
+    let mut pages: Vec<PageAddress> = entries.iter().map(|entry| entry.address.page()).collect();
+    pages.retain(|page| ftl.page(*page).is_none());
+    pages.dedup();
+    pages.truncate(ftl.page_cache().available() / 2);
+    read_into_dram(ftl, PageNeed::Index, pages, now)
+}

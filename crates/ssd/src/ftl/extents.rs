@@ -1,0 +1,251 @@
+//! The extents of values: blocks outside of the log, each of which holds bytes of one value.
+//!
+//! Input: values to store, records that are replaced, removed or moved. Output: filled extents, and extents that may be erased.
+//! Invariant: an extent belongs to one live record, or to one store under way, or is free; it is filled again only if a durable
+//! page or record says that what replaced its record is durable (`docs/formats/medium-2.md`, rule 8).
+//!
+//! A value is stored in three steps: its whole blocks fill extents, all of them are programmed, its record is appended. Until
+//! then nothing on the medium names the extents, and a power cut leaves free blocks.
+
+use super::value_extents::bytes_of_extents;
+use super::{FoundRecord, Ftl, NewRecord, StallReason};
+use crate::command::{NamespaceId, Sequence};
+use crate::index::IndexEntry;
+use crate::limits::COPY_PART_BYTES;
+use crate::log::RecordSource;
+use crate::log::extent_list::{Extent, decode, encode};
+use crate::log::extent_writes::ExtentWriter;
+use crate::log::record::{HEADER_BYTES, RecordAddress, RecordHeader, UNIT_BYTES};
+use crate::media::Media;
+use crate::media::geometry::{BLOCK_DATA_BYTES, PAGE_DATA_BYTES, PAGES_PER_BLOCK};
+use crate::mutant::{Mutant, mutant};
+use headwater_host::width::narrow;
+
+/// Pages filled before other operations get a turn.
+const PAGES_PER_TURN: usize = COPY_PART_BYTES / PAGE_DATA_BYTES;
+/// Most pages that wait for the medium, and the part of device DRAM that they may take.
+const WAITING_PAGES_MAX: usize = 512;
+const WAITING_SHARE: usize = 4;
+/// Most blocks that a store asks for at once.
+const BLOCKS_ASKED_MAX: usize = 16;
+
+/// A store that fills extents.
+#[derive(Debug)]
+pub(crate) struct ExtentStore {
+    writer: ExtentWriter,
+    /// Extents that the value takes.
+    count: usize,
+    /// Those that are open or full.
+    extents: Vec<Extent>,
+    /// Pages that are filled.
+    pages: usize,
+}
+
+impl<M: Media> Ftl<M> {
+    /// Returns the number of extents that a value of this length takes; 0 if it lies in the log.
+    pub(crate) fn extents_for(&self, value_bytes: usize) -> usize {
+        let has_extents = self.flash.traits().has_extents && value_bytes >= self.extents_from;
+        if has_extents { value_bytes / BLOCK_DATA_BYTES } else { 0 }
+    }
+
+    /// Returns the bytes of the log that the record of a value with extents takes.
+    pub(crate) fn extent_record_bytes(key_bytes: usize, value_bytes: usize, extents: usize) -> usize {
+        let header = RecordHeader {
+            crc: 0,
+            flags: 0,
+            key_bytes: narrow(key_bytes),
+            value_bytes: 0,
+            extents: narrow(extents),
+            namespace: NamespaceId::FIRST,
+            sequence: Sequence(0),
+            expiry_ms: 0,
+        };
+        let in_log = header.list_bytes() + value_bytes - header.extent_bytes();
+        RecordHeader { value_bytes: narrow(in_log), ..header }.units() as usize * UNIT_BYTES
+    }
+
+    /// Returns the bytes of the log and of extents that a record takes.
+    pub(crate) fn stored_bytes(&self, found: Option<&FoundRecord>) -> usize {
+        let Some(FoundRecord { entry, .. }) = found else { return 0 };
+        let extents = if entry.has_extents { self.extents.by_record.get(&entry.address) } else { None };
+        entry.units as usize * UNIT_BYTES + extents.map_or(0, |extents| extents.len() * BLOCK_DATA_BYTES)
+    }
+
+    /// Begins a store of a value with so many extents. The caller checked the capacity; what the value takes counts from now on.
+    pub(crate) fn begin_extents(&mut self, count: usize) -> ExtentStore {
+        self.extents.promised += count;
+        ExtentStore { writer: self.flash.begin_extents(), count, extents: Vec::new(), pages: 0 }
+    }
+
+    /// Fills the next pages of a value's extents. Stalls until all of them are on the medium.
+    pub(crate) fn fill_extents(
+        &mut self,
+        store: &mut ExtentStore,
+        value: RecordSource<'_>,
+    ) -> Result<(), StallReason> {
+        let pages = store.count * PAGES_PER_BLOCK;
+        for _ in 0..PAGES_PER_TURN.min(pages - store.pages) {
+            let (nth, page) = (store.pages / PAGES_PER_BLOCK, store.pages % PAGES_PER_BLOCK);
+            if nth == store.extents.len() {
+                self.open_extent(store)?;
+            }
+            self.check_extent_page(store.writer)?;
+            let (extent, at) = (store.extents[nth], store.pages * PAGE_DATA_BYTES);
+            if !self.flash.fill_extent_page(store.writer, (extent, narrow(page)), (value, at)) {
+                return Err(StallReason::Room { blocks: 0 });
+            }
+            store.pages += 1;
+            if page + 1 == PAGES_PER_BLOCK {
+                self.flash.close_extent(extent);
+            }
+        }
+        if store.pages < pages {
+            return Err(StallReason::Turn);
+        }
+        let (left, _) = self.flash.extent_pages(store.writer);
+        if left > 0 && !mutant(Mutant::ExtentsNotAwaited) { Err(StallReason::ExtentPages) } else { Ok(()) }
+    }
+
+    fn open_extent(&mut self, store: &mut ExtentStore) -> Result<(), StallReason> {
+        let (ready, checkpoint) = (self.space.collector_blocks(), self.checkpoint_reserve());
+        let few = self.blocks().ready_count() <= ready || self.blocks().free_count() <= ready + checkpoint;
+        let extent = if few { None } else { self.flash.open_extent() };
+        let Some(extent) = extent else {
+            let blocks = (store.count - store.extents.len()).min(BLOCKS_ASKED_MAX);
+            return Err(StallReason::Room { blocks });
+        };
+        self.extents.promised -= 1;
+        store.extents.push(extent);
+        Ok(())
+    }
+
+    /// Checks that a page of an extent finds a frame, and leaves those of a commit.
+    fn check_extent_page(&mut self, writer: ExtentWriter) -> Result<(), StallReason> {
+        let (own, all) = self.flash.extent_pages(writer);
+        let most = WAITING_PAGES_MAX.min(self.page_cache().frames_max() / WAITING_SHARE);
+        if all >= most {
+            return Err(StallReason::ExtentPages);
+        }
+        let frames = 1 + self.flash.frames_for_commit();
+        if self.flash.reserve_frames(frames) {
+            return Ok(());
+        }
+        Err(if own > 0 { StallReason::ExtentPages } else { StallReason::Room { blocks: 0 } })
+    }
+
+    /// Appends the record of a value whose extents are filled in place of `old`, and returns its sequence. `rest` is what lies
+    /// behind the extents. The caller checked the room.
+    pub(crate) fn write_extents(
+        &mut self,
+        new: &NewRecord<'_>,
+        store: ExtentStore,
+        rest: RecordSource<'_>,
+        old: Option<FoundRecord>,
+    ) -> Sequence {
+        assert!(
+            store.extents.len() == store.count && store.pages == store.count * PAGES_PER_BLOCK,
+            "a record is appended before its extents are filled"
+        );
+        let list = encode(&store.extents);
+        let header = RecordHeader {
+            value_bytes: narrow(list.len() + rest.len()),
+            extents: narrow(store.count),
+            ..self.header_of(new)
+        };
+        let payload = [RecordSource::Bytes(new.key), RecordSource::Bytes(&list), rest];
+        let address = self.flash.append_new(&header, &payload);
+        let bytes = bytes_of_extents(store.count);
+        self.stats.client_bytes += bytes;
+        let sequence = self.account(new, (&header, address), old);
+        self.extents.by_record.insert(address, store.extents);
+        self.catalog.add_extent_bytes(new.namespace, bytes);
+        sequence
+    }
+
+    /// Ends a store that wrote no record: its extents are free once nothing of them is in flight.
+    pub(crate) fn abandon_extents(&mut self, store: ExtentStore) {
+        self.extents.promised -= store.count - store.extents.len();
+        if !store.extents.is_empty() {
+            self.extents.abandoned.push((store.writer, store.extents));
+        }
+    }
+
+    /// Frees the extents of ended stores of which nothing is in flight. Returns true if there were any.
+    pub(super) fn free_abandoned_extents(&mut self) -> bool {
+        let mut moved = false;
+        for (writer, extents) in std::mem::take(&mut self.extents.abandoned) {
+            if self.flash.extent_pages(writer).0 > 0 {
+                self.extents.abandoned.push((writer, extents));
+            } else {
+                self.free_extents(&extents, Sequence(0));
+                moved = true;
+            }
+        }
+        moved
+    }
+
+    fn free_extents(&mut self, extents: &[Extent], replaced_by: Sequence) {
+        for extent in extents {
+            self.flash.blocks_mut().mark_evacuated(extent.block);
+            self.collector.evacuated.add_extent(extent.block, extent.order, replaced_by);
+        }
+    }
+
+    /// Frees the extents of a record that was replaced or removed, and returns their bytes.
+    fn free_extents_of(&mut self, entry: IndexEntry) -> u64 {
+        let extents = if entry.has_extents { self.extents.by_record.remove(&entry.address) } else { None };
+        let Some(extents) = extents else { return 0 };
+        if mutant(Mutant::ExtentsNotFreed) {
+            return bytes_of_extents(extents.len());
+        }
+        self.free_extents(&extents, self.last_sequence());
+        bytes_of_extents(extents.len())
+    }
+
+    /// Frees the extents of a record that the last one replaced or removed.
+    #[inline]
+    pub(super) fn free_replaced_extents(&mut self, old: &FoundRecord) {
+        if old.entry.has_extents {
+            let bytes = self.free_extents_of(old.entry);
+            self.catalog.remove_extent_bytes(old.entry.namespace, bytes);
+        }
+    }
+
+    /// Frees the extents of a record that a clear removed.
+    pub(super) fn free_cleared_extents(&mut self, entry: IndexEntry) {
+        let bytes = self.free_extents_of(entry);
+        self.catalog.retire_extent_bytes(bytes);
+    }
+
+    /// Returns the extents that a record names; `None` if its bytes are no list.
+    pub(crate) fn extents_of(
+        &self,
+        address: RecordAddress,
+        header: &RecordHeader,
+    ) -> Result<Option<Vec<Extent>>, StallReason> {
+        let skip = HEADER_BYTES + usize::from(header.key_bytes);
+        let mut list = Vec::with_capacity(header.list_bytes());
+        for piece in super::RecordPieces::new(self, address, skip, header.list_bytes()) {
+            list.extend_from_slice(piece.map_err(|_| self.pages(address, (0, skip + header.list_bytes())))?);
+        }
+        let is_whole = list.len() == header.list_bytes();
+        Ok(decode(&list).filter(|_| is_whole))
+    }
+
+    /// Sets the extents of the records that recovery found, with their namespaces. A block that is in use for something else,
+    /// or that two records name, has no second owner: its pages do not prove themselves to the reader of the other record.
+    pub(super) fn load_extents(&mut self, found: Vec<(RecordAddress, NamespaceId, Vec<Extent>)>) {
+        let all = found.iter().flat_map(|(.., extents)| extents);
+        self.flash.blocks_mut().adopt_extents(all.map(|extent| (extent.block, extent.order)));
+        let mut owned = std::collections::BTreeSet::new();
+        for (address, namespace, mut extents) in found {
+            extents.retain(|extent| {
+                let entry = self.flash.blocks().get_checked(extent.block);
+                let is_own = entry.is_some_and(|entry| entry.is_extent() && entry.order == extent.order);
+                is_own && owned.insert(extent.block)
+            });
+            self.catalog.add_extent_bytes(namespace, bytes_of_extents(extents.len()));
+            self.extents.by_record.insert(address, extents);
+        }
+    }
+}

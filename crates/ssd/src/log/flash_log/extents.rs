@@ -1,0 +1,97 @@
+//! Extents on the medium: their blocks are opened, filled page by page, and left out of the page cache.
+//!
+//! Input: bytes of values. Output: programs of their pages. Invariant: a page of an extent holds the order of its block, by
+//! which it proves itself; no page of one stays in device DRAM once its readers have copied it.
+
+use super::FlashLog;
+use crate::log::RecordSource;
+use crate::log::blocks::BlockUse;
+use crate::log::extent_list::Extent;
+use crate::log::extent_writes::ExtentWriter;
+use crate::log::page::{NO_RECORD, PAGE_CRC, PageKind, PageSpare, PagesBefore};
+use crate::log::prefix::Tick;
+use crate::media::Media;
+use crate::media::geometry::{PAGE_DATA_BYTES, PageAddress};
+use headwater_host::copy::copy_crc32c;
+
+impl<M: Media> FlashLog<M> {
+    /// Makes a writer of extents.
+    pub(crate) fn begin_extents(&mut self) -> ExtentWriter {
+        self.extents.begin()
+    }
+
+    /// Opens a ready block as an extent; `None` if none is ready.
+    pub(crate) fn open_extent(&mut self) -> Option<Extent> {
+        let block = self.blocks.open(self.log.sequence_next(), BlockUse::Extent)?;
+        Some(Extent { block, order: self.blocks.get(block).order })
+    }
+
+    /// Returns the pages of a writer, and of all writers, that are not programmed yet.
+    pub(crate) fn extent_pages(&self, writer: ExtentWriter) -> (usize, usize) {
+        (self.extents.pages_of(writer), self.extents.pages())
+    }
+
+    /// Returns the pages of extents that the medium accepted so far.
+    pub(crate) fn programmed_extent_pages(&self) -> u64 {
+        self.extents.programmed_pages()
+    }
+
+    /// Fills the next page of an extent with the bytes of a value from `at` on, and queues it for the medium. Returns false if
+    /// there is no frame. Memory that a client took away is noticed by the caller, who asks for it before the value counts.
+    ///
+    /// # Panics
+    /// The value has no whole page there.
+    pub(crate) fn fill_extent_page(
+        &mut self,
+        writer: ExtentWriter,
+        (extent, page): (Extent, u8),
+        (value, at): (RecordSource<'_>, usize),
+    ) -> bool {
+        let Some(mut frame) = self.page_cache.take_frame() else {
+            return false;
+        };
+        let data = &mut frame[..PAGE_DATA_BYTES];
+        let crc = match value {
+            RecordSource::Bytes(bytes) => copy_crc32c(data, &bytes[at..at + PAGE_DATA_BYTES], 0),
+            RecordSource::Client(segments) => segments.copy_in_crc32c(at, data, 0).1,
+            RecordSource::Part { segments, offset, .. } => segments.copy_in_crc32c(offset + at, data, 0).1,
+        };
+        let address = PageAddress::new(extent.block, page);
+        let spare = PageSpare {
+            kind: PageKind::Extent,
+            address,
+            first: NO_RECORD,
+            used: PAGE_BYTES_USED,
+            order: extent.order,
+            tick: Tick(0),
+            open_sequence: self.blocks.get(extent.block).open_sequence,
+            durable: self.log.durable_claim(),
+            accepted: self.log.accepted(),
+            continues: self.blocks.order_next(),
+            before: PagesBefore::default(),
+        };
+        let seed = self.traits.checksum_seed;
+        spare.encode_fields(&mut frame);
+        PageSpare::set_known_checksum(&mut frame, PAGE_CRC.join(seed, crc), seed);
+        self.extents.push(writer, address, frame);
+        true
+    }
+
+    /// Submits filled pages of extents to the medium. Returns true if any was submitted.
+    pub(crate) fn submit_extents(&mut self, now: headwater_host::clock::Nanos) -> bool {
+        self.extents.submit(&mut self.media, now)
+    }
+
+    /// Closes an extent whose pages are all filled.
+    pub(crate) fn close_extent(&mut self, extent: Extent) {
+        self.blocks.close(extent.block, PAGES_FULL);
+    }
+}
+
+/// Bytes in use of a page of an extent: all.
+const PAGE_BYTES_USED: u16 = 4_096;
+/// Pages of an extent.
+const PAGES_FULL: u8 = 64;
+
+const _: () = assert!(PAGE_BYTES_USED as usize == PAGE_DATA_BYTES);
+const _: () = assert!(PAGES_FULL as usize == crate::media::PAGES_PER_BLOCK);

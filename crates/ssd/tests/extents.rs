@@ -1,0 +1,288 @@
+//! Values in extents: they read back whole and in ranges, take whole blocks beside the log, give them back when they are
+//! replaced, and survive power cuts.
+
+#![expect(clippy::unwrap_used, reason = "a test fails if its setup fails")]
+
+use bytes::Bytes;
+use headwater_host::clock::{Nanos, UnixMillis};
+use headwater_nvme::spec::status::Status;
+use headwater_ssd::command::{
+    FrontEndId, NamespaceId, ReadRelease, RecordExpiry, SsdCommand, SsdCompletion, ValueReader,
+    WriteCondition,
+};
+use headwater_ssd::engine::{DeviceConfig, SsdDevice, StartTime};
+use headwater_ssd::limits::VALUE_BYTES_MAX;
+use headwater_ssd::media::file::{FileMedia, FileOptions};
+use headwater_ssd::media::memory::MemoryMedia;
+use headwater_ssd::media::{FlashGeometry, Media};
+use std::os::unix::fs::FileExt as _;
+
+const FRONT_END: FrontEndId = FrontEndId(1);
+const WALL: UnixMillis = UnixMillis(1_000_000);
+const START: StartTime = StartTime { now: Nanos::ZERO, wall: WALL };
+const EXTENT: usize = 262_144;
+
+type MemoryDevice = SsdDevice<MemoryMedia>;
+
+fn open(blocks: u32) -> MemoryDevice {
+    let media = MemoryMedia::erased(FlashGeometry::with_blocks(blocks)).unwrap();
+    SsdDevice::open(media, DeviceConfig::default(), START, &mut |_| {}).unwrap()
+}
+
+/// Cuts the power, and opens the device again.
+fn reopen(device: MemoryDevice) -> MemoryDevice {
+    let media = device.into_media().after_power_cut();
+    SsdDevice::open(media, DeviceConfig::default(), START, &mut |_| {}).unwrap()
+}
+
+fn run<M: Media>(device: &mut SsdDevice<M>, command: SsdCommand) -> SsdCompletion {
+    device.submit(FRONT_END, NamespaceId::FIRST, 1, command).unwrap();
+    for _ in 0..100_000_000 {
+        device.poll(Nanos::ZERO, WALL);
+        if let Some(completion) = device.next_completion(FRONT_END) {
+            return completion;
+        }
+    }
+    panic!("no command completes");
+}
+
+/// Lets the device work until nothing moves.
+fn settle(device: &mut MemoryDevice) {
+    while device.poll(Nanos::ZERO, WALL) {}
+}
+
+fn store<M: Media>(device: &mut SsdDevice<M>, key: &str, value: &[u8]) -> Status {
+    let command = SsdCommand::Store {
+        key: Bytes::copy_from_slice(key.as_bytes()),
+        value: value.to_vec().into(),
+        condition: WriteCondition::Always,
+        expiry: RecordExpiry::Never,
+    };
+    run(device, command).status
+}
+
+fn retrieve<M: Media>(device: &mut SsdDevice<M>, key: &str, bytes_max: u32) -> SsdCompletion {
+    let key = Bytes::copy_from_slice(key.as_bytes());
+    run(
+        device,
+        SsdCommand::Retrieve { key, sink: Vec::new().into(), bytes_max, release: ReadRelease::WhenDurable },
+    )
+}
+
+fn delete<M: Media>(device: &mut SsdDevice<M>, key: &str) -> Status {
+    let key = Bytes::copy_from_slice(key.as_bytes());
+    run(device, SsdCommand::Delete { key, condition: WriteCondition::Always }).status
+}
+
+fn text(bytes: usize, salt: u64) -> Vec<u8> {
+    let mut random = fastrand::Rng::with_seed(salt);
+    let mut text = vec![0; bytes];
+    random.fill(&mut text);
+    text
+}
+
+#[track_caller]
+fn holds<M: Media>(device: &mut SsdDevice<M>, key: &str, value: &[u8]) {
+    let found = retrieve(device, key, u32::MAX);
+    assert_eq!((found.status, found.value_bytes as usize), (Status::SUCCESS, value.len()));
+    assert!(found.sink == value, "{key} has other bytes");
+}
+
+#[test]
+fn values_of_every_shape_read_back_before_and_after_a_power_cut() {
+    let mut device = open(128);
+    let lengths =
+        [EXTENT - 1, EXTENT, EXTENT + 1, 2 * EXTENT - 1, 3 * EXTENT + 4_097, 5 * EXTENT, 17 * EXTENT + 99];
+    for (salt, bytes) in (0..).zip(lengths) {
+        assert_eq!(store(&mut device, &format!("key {bytes}"), &text(bytes, salt)), Status::SUCCESS);
+    }
+    for opening in 0..3 {
+        for (salt, bytes) in (0..).zip(lengths) {
+            holds(&mut device, &format!("key {bytes}"), &text(bytes, salt));
+            for bytes_max in [0, 1, 4_096, 4_097, 262_144, 262_145, 524_288, 700_001] {
+                let found = retrieve(&mut device, &format!("key {bytes}"), bytes_max);
+                assert!(
+                    found.sink == text(bytes, salt)[..bytes.min(bytes_max as usize)],
+                    "{bytes_max} bytes"
+                );
+                assert_eq!(found.value_bytes as usize, bytes, "opening {opening}");
+            }
+        }
+        device = reopen(device);
+    }
+}
+
+#[test]
+fn a_value_of_256_mib_is_stored_whole_and_nothing_longer() {
+    let mut device = open(1_300);
+    let long = text(VALUE_BYTES_MAX, 5);
+    assert_eq!(store(&mut device, "long", &long), Status::SUCCESS);
+    holds(&mut device, "long", &long);
+    let mut device = reopen(device);
+    holds(&mut device, "long", &long);
+    let longer = vec![0; VALUE_BYTES_MAX + 1];
+    let command = SsdCommand::Store {
+        key: Bytes::from_static(b"longer"),
+        value: longer.into(),
+        condition: WriteCondition::Always,
+        expiry: RecordExpiry::Never,
+    };
+    let refused = device.submit(FRONT_END, NamespaceId::FIRST, 1, command);
+    assert!(refused.is_err());
+}
+
+#[test]
+fn replaced_and_removed_values_give_their_blocks_back() {
+    let mut device = open(72);
+    let mut random = fastrand::Rng::with_seed(9);
+    let mut model = std::collections::BTreeMap::new();
+    for turn in 0..400 {
+        let key = format!("key {}", random.u8(..4));
+        if random.u8(..5) == 0 {
+            assert_eq!(delete(&mut device, &key) == Status::SUCCESS, model.remove(&key).is_some());
+        } else {
+            let bytes = random.usize(..9 * EXTENT);
+            assert_eq!(store(&mut device, &key, &text(bytes, turn)), Status::SUCCESS, "turn {turn}");
+            model.insert(key, (bytes, turn));
+        }
+        if random.u8(..40) == 0 {
+            device = reopen(device);
+        }
+        for (key, (bytes, turn)) in &model {
+            holds(&mut device, key, &text(*bytes, *turn));
+        }
+    }
+    let keys: Vec<String> = model.into_keys().collect();
+    for key in keys {
+        assert_eq!(delete(&mut device, &key), Status::SUCCESS);
+    }
+    settle(&mut device);
+    let device = reopen(device);
+    assert!(device.stats().live_bytes < EXTENT as u64, "{} bytes are live", device.stats().live_bytes);
+}
+
+#[test]
+fn a_device_without_room_refuses_a_value_and_keeps_the_old_one() {
+    let mut device = open(40);
+    let old = text(8 * EXTENT, 1);
+    assert_eq!(store(&mut device, "key", &old), Status::SUCCESS);
+    for turn in 0..5 {
+        assert_eq!(store(&mut device, "key", &text(60 * EXTENT, 2)), Status::CAPACITY_EXCEEDED);
+        assert_eq!(
+            store(&mut device, "other", &text(25 * EXTENT, 2)),
+            Status::CAPACITY_EXCEEDED,
+            "turn {turn}"
+        );
+        holds(&mut device, "key", &old);
+    }
+    assert_eq!(delete(&mut device, "key"), Status::SUCCESS);
+    assert_eq!(store(&mut device, "other", &text(16 * EXTENT, 3)), Status::SUCCESS);
+    holds(&mut device, "other", &text(16 * EXTENT, 3));
+}
+
+#[test]
+fn a_cleared_namespace_gives_its_extents_back() {
+    let mut device = open(64);
+    for turn in 0..30 {
+        for key in ["a", "b", "c"] {
+            assert_eq!(store(&mut device, key, &text(4 * EXTENT + 5, turn)), Status::SUCCESS, "turn {turn}");
+        }
+        assert_eq!(run(&mut device, SsdCommand::Clear).status, Status::SUCCESS);
+        assert_eq!(retrieve(&mut device, "a", u32::MAX).status, Status::KEY_DOES_NOT_EXIST);
+    }
+}
+
+#[test]
+fn the_collector_moves_the_record_of_a_value_and_leaves_its_extents() {
+    let mut device = open(48);
+    let long = text(4 * EXTENT + 60_000, 7);
+    assert_eq!(store(&mut device, "long", &long), Status::SUCCESS);
+    for turn in 0..3_000u32 {
+        let key = format!("short {}", turn % 50);
+        assert_eq!(store(&mut device, &key, &text(9_000, 8)), Status::SUCCESS, "turn {turn}");
+    }
+    assert!(device.stats().collected > 20);
+    holds(&mut device, "long", &long);
+    let mut device = reopen(device);
+    holds(&mut device, "long", &long);
+    assert_eq!(store(&mut device, "long", &text(6 * EXTENT, 1)), Status::SUCCESS);
+    assert_eq!(store(&mut device, "other", &text(6 * EXTENT, 2)), Status::SUCCESS);
+    holds(&mut device, "long", &text(6 * EXTENT, 1));
+}
+
+#[test]
+fn a_reader_of_parts_gets_the_value_that_it_opened_while_the_key_is_written() {
+    let mut device = open(96);
+    let old = text(6 * EXTENT + 1_000, 1);
+    assert_eq!(store(&mut device, "key", &old), Status::SUCCESS);
+    let reader = ValueReader::new(4);
+    let open = SsdCommand::OpenValue { key: Bytes::from_static(b"key"), reader: reader.clone() };
+    assert_eq!(run(&mut device, open).value_bytes as usize, old.len());
+    let mut read = Vec::new();
+    while read.len() < old.len() {
+        let part = SsdCommand::ReadPart { reader: reader.clone(), sink: Vec::new(), bytes_max: 300_000 };
+        let part = run(&mut device, part);
+        assert_eq!(part.status, Status::SUCCESS, "behind {} bytes", read.len());
+        read.extend_from_slice(&part.sink);
+        assert_eq!(store(&mut device, "key", &text(2 * EXTENT, 2)), Status::SUCCESS);
+    }
+    assert!(read == old);
+}
+
+#[test]
+fn device_memory_holds_only_the_pages_on_their_way() {
+    let config = DeviceConfig { frames_max: 256, ..DeviceConfig::default() };
+    let media = MemoryMedia::erased(FlashGeometry::with_blocks(256)).unwrap();
+    let mut device = SsdDevice::open(media, config, START, &mut |_| {}).unwrap();
+    let long = text(100 * EXTENT + 3, 6);
+    assert_eq!(store(&mut device, "long", &long), Status::SUCCESS);
+    holds(&mut device, "long", &long);
+}
+
+fn file_device(folder: &std::path::Path) -> SsdDevice<FileMedia> {
+    let options = FileOptions::default();
+    let media = match folder.join("flash").exists() {
+        true => FileMedia::open(folder, options),
+        false => FileMedia::create(folder, FlashGeometry::with_blocks(64), [7; 16], options),
+    };
+    SsdDevice::open(media.unwrap(), DeviceConfig::default(), START, &mut |_| {}).unwrap()
+}
+
+/// Ends a device of which nothing is written behind its last answer, as after a kill.
+fn killed(device: SsdDevice<FileMedia>) {
+    drop(device.into_media());
+}
+
+#[test]
+fn every_damaged_sector_of_an_extent_is_an_error_and_never_an_answer() {
+    let folder = tempfile::TempDir::new().unwrap();
+    let long = text(3 * EXTENT + 500, 4);
+    let mut device = file_device(folder.path());
+    assert_eq!(store(&mut device, "long", &long), Status::SUCCESS);
+    assert_eq!(store(&mut device, "other", b"other"), Status::SUCCESS);
+    // A later commit says that the first one is durable.
+    assert_eq!(store(&mut device, "other", b"other"), Status::SUCCESS);
+    killed(device);
+    let path = folder.path().join("flash");
+    let pristine = std::fs::read(&path).unwrap();
+    let mut random = fastrand::Rng::with_seed(2);
+    let mut struck = 0;
+    for _ in 0..40 {
+        let at = random.usize(..long.len() - 512);
+        let place = pristine.windows(64).position(|window| window == &long[at..at + 64]);
+        let Some(place) = place else { continue };
+        struck += 1;
+        let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+        file.write_all_at(&pristine, 0).unwrap();
+        file.write_all_at(&[pristine[place] ^ 1], place as u64).unwrap();
+        let mut device = file_device(folder.path());
+        let found = retrieve(&mut device, "long", u32::MAX);
+        assert_eq!((found.status, found.sink.len()), (Status::UNRECOVERED_ERROR, 0), "byte {at}");
+        assert_eq!(retrieve(&mut device, "other", u32::MAX).sink, b"other");
+        // The key can be written again.
+        assert_eq!(store(&mut device, "long", &long), Status::SUCCESS);
+        holds(&mut device, "long", &long);
+        killed(device);
+    }
+    assert!(struck >= 30, "{struck} places were struck");
+}
