@@ -64,7 +64,7 @@ fn error_names_an_invalid_argument() {
     refused(&["kv", "put", "", "value"], 2, "1 to 65535 bytes");
     refused(&["bench", "--dist", "zipf:2"], 2, "zipf:2");
     refused(&["bench", "--read-share", "1.5"], 2, "between 0 and 1");
-    refused(&["bench", "--sizes", "17M"], 2, "at most 16 MiB");
+    refused(&["bench", "--sizes", "257M"], 2, "at most 256 MiB");
     refused(&["bench", "--verify", "--sizes", "4"], 2, "cannot be verified");
     refused(&["bench", "--threads", "4", "--connections", "2"], 2, "each thread needs a connection");
     refused(&["bench", "--rate", "0"], 2, "at least 1 command a second");

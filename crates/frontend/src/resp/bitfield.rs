@@ -8,7 +8,7 @@ use super::errors::{self, ErrorReply};
 use super::parser::integer;
 use super::request::RespRequest;
 use headwater_host::width::to_usize;
-use headwater_ssd::limits::VALUE_BYTES_MAX;
+use headwater_ssd::limits::LOG_VALUE_BYTES_MAX;
 
 /// The type of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,7 +140,7 @@ impl BitField {
     /// The value would become too long.
     pub(crate) fn apply(&self, old: &[u8]) -> Result<FieldResult, ErrorReply> {
         let needed = to_usize(self.bytes_written());
-        if needed > VALUE_BYTES_MAX {
+        if needed > LOG_VALUE_BYTES_MAX {
             return Err(errors::TOO_LONG);
         }
         if needed == 0 {

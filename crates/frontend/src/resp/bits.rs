@@ -5,7 +5,7 @@
 
 use super::errors::{self, ErrorReply};
 use super::request::RespRequest;
-use headwater_ssd::limits::VALUE_BYTES_MAX;
+use headwater_ssd::limits::LOG_VALUE_BYTES_MAX;
 
 /// Offset behind the last bit that a command may name: the bits of 512 MiB, Redis's longest value.
 const OFFSET_END: u64 = 8 * (512 << 20);
@@ -28,7 +28,7 @@ pub(crate) fn offset(request: &RespRequest<'_>, at: usize) -> Result<u64, ErrorR
 /// Sets a bit; returns the new value and the bit's old state.
 pub(crate) fn set(mut bytes: Vec<u8>, offset: u64, bit: bool) -> Result<(Vec<u8>, bool), ErrorReply> {
     let at = usize::try_from(offset / 8).map_err(|_| errors::BIT_OFFSET)?;
-    if at >= VALUE_BYTES_MAX {
+    if at >= LOG_VALUE_BYTES_MAX {
         return Err(errors::TOO_LONG);
     }
     if bytes.len() <= at {

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use headwater_host::clock::UnixMillis;
 use headwater_host::width::to_usize;
 use headwater_ssd::command::{RecordExpiry, WriteCondition};
-use headwater_ssd::limits::VALUE_BYTES_MAX;
+use headwater_ssd::limits::LOG_VALUE_BYTES_MAX;
 
 /// The value before the change.
 #[derive(Debug)]
@@ -91,10 +91,10 @@ impl KeyChange {
         match self {
             Self::Append(values) => values.iter().map(Bytes::len).sum(),
             Self::SetRange { offset, value } if !value.is_empty() => {
-                offset.saturating_add(value.len()).min(VALUE_BYTES_MAX)
+                offset.saturating_add(value.len()).min(LOG_VALUE_BYTES_MAX)
             }
-            Self::SetBit { offset, .. } => to_usize(offset / 8).min(VALUE_BYTES_MAX),
-            Self::BitField(field) => to_usize(field.bytes_written()).min(VALUE_BYTES_MAX),
+            Self::SetBit { offset, .. } => to_usize(offset / 8).min(LOG_VALUE_BYTES_MAX),
+            Self::BitField(field) => to_usize(field.bytes_written()).min(LOG_VALUE_BYTES_MAX),
             _ => 0,
         }
     }
@@ -190,7 +190,7 @@ fn append(old: Option<OldValue>, values: &[Bytes]) -> Result<(WriteAction, RespR
     let mut replies = Vec::with_capacity(values.len());
     let mut fitted = 0;
     for value in values {
-        if bytes.len() + value.len() > VALUE_BYTES_MAX {
+        if bytes.len() + value.len() > LOG_VALUE_BYTES_MAX {
             replies.push(errors::TOO_LONG.into());
         } else {
             bytes.extend_from_slice(value);
@@ -217,7 +217,7 @@ fn set_range(
         return Ok((WriteAction::Nothing, length_reply(bytes.len())));
     }
     let end = offset.saturating_add(value.len());
-    if end > VALUE_BYTES_MAX {
+    if end > LOG_VALUE_BYTES_MAX {
         return Err(errors::TOO_LONG);
     }
     if bytes.len() < end {

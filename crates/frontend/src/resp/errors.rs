@@ -4,7 +4,9 @@
 //! replaces line ends in a text with blanks, so that no argument can forge a reply.
 
 use headwater_nvme::spec::status::Status;
-use headwater_ssd::limits::{BATCH_BYTES_MAX, BATCH_WRITES_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use headwater_ssd::limits::{
+    BATCH_BYTES_MAX, BATCH_WRITES_MAX, KEY_BYTES_MAX, LOG_VALUE_BYTES_MAX, VALUE_BYTES_MAX,
+};
 use std::borrow::Cow;
 
 /// The text of an error reply: bytes, because it may repeat an argument as the client sent it.
@@ -172,9 +174,10 @@ pub(crate) fn from_status(status: Status) -> ErrorReply {
         Status::INVALID_KEY_SIZE => {
             ErrorReply::formatted(format!("ERR a key has 1 to {KEY_BYTES_MAX} bytes"))
         }
-        Status::INVALID_VALUE_SIZE => {
-            ErrorReply::formatted(format!("ERR a value has at most {VALUE_BYTES_MAX} bytes"))
-        }
+        Status::INVALID_VALUE_SIZE => ErrorReply::formatted(format!(
+            "ERR a value has at most {VALUE_BYTES_MAX} bytes, and {LOG_VALUE_BYTES_MAX} where it is written together with \
+                 other keys or changed in part"
+        )),
         Status::NAMESPACE_WRITE_PROTECTED => ErrorReply::fixed(
             "ERR the flash file has format version 1 and is only read; stop the node and run `headwater device upgrade`",
         ),

@@ -5,7 +5,7 @@ pub const CLIENTS_MAX: usize = 10_000;
 /// Upper bound of `maxclients`: a connection's index is 16 bits of a device token.
 pub const CLIENTS_CEILING: usize = 60_000;
 /// Bytes of one client's unparsed input; a client with more is closed.
-pub const QUERY_BUFFER_BYTES_MAX: usize = 64 << 20;
+pub const QUERY_BUFFER_BYTES_MAX: usize = 384 << 20;
 /// Bytes of one client's unread replies above which its commands wait, unless `CONFIG SET client-output-buffer-limit`
 /// changes the limit. A single reply may be longer.
 pub const REPLY_BYTES_MAX: usize = 64 << 20;
@@ -38,7 +38,9 @@ pub const INLINE_BYTES_MAX: usize = 64 << 10;
 pub const ARGUMENTS_MAX: usize = 1_048_576;
 /// Bytes of one argument. Exceeds the limit of a value, so that a client with a too long value gets an error, not a
 /// disconnect.
-pub const BULK_BYTES_MAX: usize = 32 << 20;
+pub const BULK_BYTES_MAX: usize = 320 << 20;
+const _: () = assert!(BULK_BYTES_MAX > headwater_ssd::limits::VALUE_BYTES_MAX);
+const _: () = assert!(QUERY_BUFFER_BYTES_MAX > BULK_BYTES_MAX);
 /// Arguments of one command before the client has authenticated.
 pub const UNAUTHENTICATED_ARGUMENTS_MAX: usize = 10;
 /// Bytes of one argument before the client has authenticated.

@@ -16,7 +16,7 @@ use headwater_ssd::command::{
     SsdCompletion, SubmitError, ValueSink, ValueSource, WriteCondition,
 };
 use headwater_ssd::engine::DeviceStats;
-use headwater_ssd::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use headwater_ssd::limits::{KEY_BYTES_MAX, LOG_VALUE_BYTES_MAX};
 use std::collections::{BTreeMap, VecDeque};
 
 /// The first sequence of the records that the transaction makes, far above those of a device.
@@ -378,7 +378,7 @@ fn check_key(key: &Bytes) -> Result<(), Status> {
 }
 
 fn check_value(value: &Bytes) -> Result<(), Status> {
-    if value.len() <= VALUE_BYTES_MAX { Ok(()) } else { Err(Status::INVALID_VALUE_SIZE) }
+    if value.len() <= LOG_VALUE_BYTES_MAX { Ok(()) } else { Err(Status::INVALID_VALUE_SIZE) }
 }
 
 impl CoreDevice for TransactionView {

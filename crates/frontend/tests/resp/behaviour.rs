@@ -190,11 +190,21 @@ fn values_of_every_size_are_read_back_unchanged_under_any_split_of_the_stream() 
             "a value of {length} bytes was read back changed"
         );
     }
-    let long = vec![b'x'; (16 << 20) + 1];
     let refused = RespValue::Error("ERR string exceeds maximum allowed size (proto-max-bulk-len)".to_owned());
-    assert_eq!(wire.call(&[b"SET", b"key", &long]), refused);
     assert_eq!(wire.call(&[b"APPEND", b"key", b"one more"]), refused);
     assert_eq!(wire.call_line("STRLEN key"), RespValue::Integer(16 << 20));
+    // Longer values are stored and read, and not changed in part.
+    let long = vec![b'x'; (16 << 20) + 1];
+    assert_eq!(wire.call(&[b"SET", b"key", &long]), ok());
+    assert!(wire.call(&[b"GET", b"key"]) == RespValue::Bulk(long.clone()));
+    assert_eq!(wire.call_line("STRLEN key"), RespValue::Integer((16 << 20) + 1));
+    assert_eq!(wire.call_line("GETRANGE key 16777210 -1"), bulk("xxxxxxx"));
+    assert_eq!(wire.call(&[b"APPEND", b"key", b"one more"]), refused);
+    let refusal = wire.call(&[b"MSET", b"key", &long, b"other", b"o"]);
+    assert!(
+        matches!(refusal, RespValue::Error(text) if text.contains("16777216 where it is written together"))
+    );
+    assert_eq!(wire.call_line("STRLEN key"), RespValue::Integer((16 << 20) + 1));
 }
 
 #[test]
