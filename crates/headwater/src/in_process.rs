@@ -16,7 +16,7 @@ use headwater_io::namespace_request::NamespaceRequest;
 use headwater_io::ring_queue::{QueueWakeups, RingQueue};
 use headwater_io::{
     ArmResult, Buffer, ClientNamespace, Command, CompletedCommand, DeviceBackend, DevicePool, IoError,
-    IoLimits, MemoryRegistrar, PoolSettings, QueueTransport, RejectedCommand,
+    IoLimits, MemoryRegistrar, PoolSettings, QueueTransport, RejectedCommand, VALUE_BYTES_MAX,
 };
 use headwater_ssd::engine::{DeviceConfig, SsdDevice, StartTime};
 use headwater_ssd::media::file::{FileMedia, FileOptions};
@@ -194,6 +194,10 @@ impl DeviceBackend for InProcess {
 
     fn pool_error(&self, error: PoolError) -> IoError {
         self.memory.error(error)
+    }
+
+    fn value_bytes_max(&self) -> Option<usize> {
+        Some(VALUE_BYTES_MAX)
     }
 
     fn queue(&mut self, depth: u32) -> Result<Box<dyn QueueTransport>, IoError> {

@@ -58,6 +58,11 @@ pub trait DeviceBackend: Send + fmt::Debug {
         })
     }
 
+    /// Returns the most bytes of a value that one command moves, where that is more than the limit of its queues' transfers.
+    fn value_bytes_max(&self) -> Option<usize> {
+        None
+    }
+
     /// Creates a queue for up to `depth` commands in flight.
     ///
     /// # Errors

@@ -14,6 +14,8 @@ use zerocopy::little_endian::{U32, U64};
 
 /// The most bytes of a value, and of a run of blocks that one blocking call moves in one command.
 pub const TRANSFER_BYTES_MAX: usize = 16 << 20;
+/// Bytes of the longest value of a device of Headwater, which one command moves over attach and in process.
+pub const VALUE_BYTES_MAX: usize = 256 << 20;
 
 /// The most ranges of one command.
 pub const RANGES_MAX: usize = 256;

@@ -140,8 +140,12 @@ impl Device {
     /// [`IoError`].
     pub fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, IoError> {
         let namespace = self.namespace.id;
+        let mut long = None;
         loop {
-            let scratch = self.transfer_scratch()?;
+            let scratch = match long.take() {
+                Some(buffer) => buffer,
+                None => self.transfer_scratch()?,
+            };
             let completion = self.run(Command::get(namespace, key, scratch.clone())?)?;
             if completion.status.same_code(Status::KEY_DOES_NOT_EXIST) {
                 return Ok(None);
@@ -152,12 +156,16 @@ impl Device {
                 scratch.read(0, &mut value)?;
                 return Ok(Some(value));
             }
-            let most = self.transfer_bytes_max()?;
+            let most = self.value_bytes_max()?;
             if bytes > most {
                 return Err(IoError::TransferTooLong { bytes, max: most });
             }
-            // The value is longer than the buffer: retry with a longer one.
-            self.scratch(bytes)?;
+            // The value is longer than the buffer: retry with a longer one, which is kept unless it is very long.
+            if bytes > self.transfer_bytes_max()? {
+                long = Some(self.backend.region(bytes)?.slice(0, bytes)?);
+            } else {
+                self.scratch(bytes)?;
+            }
         }
     }
 
@@ -175,7 +183,7 @@ impl Device {
     /// # Errors
     /// [`IoError`].
     pub fn put_if(&mut self, key: &[u8], value: &[u8], condition: StoreCondition) -> Result<(), IoError> {
-        let most = self.transfer_bytes_max()?;
+        let most = self.value_bytes_max()?;
         if value.len() > most {
             return Err(IoError::TransferTooLong { bytes: value.len(), max: most });
         }
@@ -289,6 +297,11 @@ impl Device {
     /// Returns the most bytes of one blocking call's command.
     fn transfer_bytes_max(&mut self) -> Result<usize, IoError> {
         Ok(self.blocking()?.queue.limits().transfer_bytes_max.min(TRANSFER_BYTES_MAX))
+    }
+
+    /// Returns the most bytes of a value that one command moves.
+    fn value_bytes_max(&mut self) -> Result<usize, IoError> {
+        self.backend.value_bytes_max().map_or_else(|| self.transfer_bytes_max(), Ok)
     }
 
     /// Returns the buffer of blocking calls, up to the length that one command may fill.

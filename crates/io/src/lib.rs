@@ -90,7 +90,7 @@ pub use cached_handle::{CachePath, CachedHandle};
 #[cfg(not(loom))]
 pub use client_namespace::ClientNamespace;
 #[cfg(not(loom))]
-pub use command::{Command, StoreCondition, TransferData, WriteDurability};
+pub use command::{Command, StoreCondition, TransferData, VALUE_BYTES_MAX, WriteDurability};
 #[cfg(not(loom))]
 pub use device::Device;
 #[cfg(not(loom))]

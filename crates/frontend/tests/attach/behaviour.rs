@@ -2,6 +2,8 @@
 
 use crate::host::{AttachHost, media};
 use headwater_frontend::attach::policy::GrantPolicy;
+use headwater_ssd::media::FlashGeometry;
+use headwater_ssd::media::memory::MemoryMedia;
 use headwater_testkit::device_behaviour;
 
 #[test]
@@ -13,4 +15,12 @@ fn keys_queues_and_blocks_pass_the_behaviour_suite() {
     device_behaviour::queues(&mut client);
     device_behaviour::blocks(&mut client);
     drop(host.end());
+}
+
+#[test]
+fn values_longer_than_a_transfer_of_nvme_pass_in_one_call() {
+    let folder = tempfile::tempdir().unwrap();
+    let media = MemoryMedia::erased(FlashGeometry::with_blocks(640)).unwrap();
+    let host = AttachHost::start(folder.path(), GrantPolicy::new([]), media);
+    device_behaviour::long_values(&mut host.client());
 }

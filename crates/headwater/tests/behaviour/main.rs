@@ -12,6 +12,11 @@ fn keys_in_memory() {
 }
 
 #[test]
+fn long_values_in_memory() {
+    device_behaviour::long_values(&mut Device::open("mem:160MiB").unwrap());
+}
+
+#[test]
 fn blocks_in_memory() {
     device_behaviour::blocks(&mut Device::open("mem:128MiB").unwrap());
 }

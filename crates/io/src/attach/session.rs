@@ -14,6 +14,7 @@ use crate::attach::protocol::{AttachReply, AttachRequest};
 use crate::backend::{DeviceBackend, IoLimits, QueueTransport};
 use crate::buffer::Buffer;
 use crate::client_namespace::ClientNamespace;
+use crate::command::VALUE_BYTES_MAX;
 use crate::device_pool::{DevicePool, MemoryRegistrar};
 use crate::error::{IoError, SubmitError};
 use crate::namespace_request::NamespaceRequest;
@@ -383,6 +384,13 @@ impl DeviceBackend for AttachBackend {
 
     fn lent_region(&mut self, bytes: usize) -> Result<Buffer, IoError> {
         lock(&self.session).lent_memory(bytes)
+    }
+
+    fn value_bytes_max(&self) -> Option<usize> {
+        // Queues of an SSD that a daemon lends have its limit.
+        let session = lock(&self.session);
+        let rules = session.connection.as_ref().and_then(AttachConnection::data_rules);
+        rules.is_none().then_some(VALUE_BYTES_MAX)
     }
 
     fn queue(&mut self, depth: u32) -> Result<Box<dyn QueueTransport>, IoError> {
