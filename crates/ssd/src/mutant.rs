@@ -195,8 +195,6 @@ mutants! {
     CheckpointEndsEarly,
     /// The old checkpoint is discarded before a durable record names the new one.
     CheckpointDiscardedEarly,
-    /// Recovery reads no second page of a block where the last commit is not whole.
-    SecondPagesIgnored,
     /// Recovery takes an entry of a checkpoint whose block was reused since.
     EntryOfReusedBlockLoaded,
     /// Recovery keeps the entry of a checkpoint beside that of a newer record of its key.

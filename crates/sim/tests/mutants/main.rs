@@ -21,7 +21,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Most runs of one change in worlds of seeds, where no other number is asked for.
-const SHORT_RUNS: usize = 75;
+const SHORT_RUNS: usize = 78;
 /// Changes that there are at least.
 const CHANGES_MIN: usize = 60;
 /// Characters of a failure in the table.
@@ -89,6 +89,9 @@ const FIRST_SEEDS: &[u64] = &[
     REUSE_SEEDS + LYING_SEEDS + SWARM_SEEDS + 122,
     REUSE_SEEDS + LYING_SEEDS + SWARM_SEEDS + 111,
     FILE_SEEDS + 178,
+    FILE_SEEDS + 65,
+    11_529_215_054_658_404_467,
+    9_223_372_045_444_710_786,
     CHECK_SEEDS,
     CHECK_SEEDS + 1,
     LONG_SEEDS,
