@@ -56,6 +56,8 @@ mutants! {
     ReadGateIgnored,
     /// A read of an absent key is released before the removal that it saw is durable.
     AbsenceGateIgnored,
+    /// Once the medium failed, speculative reads still show what is not durable.
+    SpeculativeAfterFailure,
     /// A Flush completes at once.
     FlushGateIgnored,
     /// A Fence completes at once.
@@ -195,6 +197,8 @@ mutants! {
     CheckpointEndsEarly,
     /// The old checkpoint is discarded before a durable record names the new one.
     CheckpointDiscardedEarly,
+    /// Recovery reads no second page of a block where the last commit is not whole.
+    SecondPagesIgnored,
     /// Recovery takes an entry of a checkpoint whose block was reused since.
     EntryOfReusedBlockLoaded,
     /// Recovery keeps the entry of a checkpoint beside that of a newer record of its key.

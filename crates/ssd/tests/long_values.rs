@@ -9,7 +9,7 @@ use headwater_ssd::command::{
     BatchWrite, FrontEndId, NamespaceId, ReadRelease, RecordExpiry, SsdCommand, SsdCompletion, SubmitError,
     WriteCondition,
 };
-use headwater_ssd::engine::{DeviceConfig, SsdDevice, StartTime};
+use headwater_ssd::engine::{DeviceConfig, SsdDevice, StartTime, VictimPolicy};
 use headwater_ssd::limits::{BATCH_BYTES_MAX, LOG_VALUE_BYTES_MAX, SHORT_RECORD_BYTES};
 use headwater_ssd::media::FlashGeometry;
 use headwater_ssd::media::memory::MemoryMedia;
@@ -114,6 +114,47 @@ fn long_read_gives_the_value_of_its_submission_or_none() {
     let both = [next(&mut device).0, next(&mut device).0];
     let read = both.iter().find(|completion| completion.token == 6).unwrap();
     assert_eq!((read.status, read.sink.len()), (Status::KEY_DOES_NOT_EXIST, 0));
+}
+
+#[test]
+fn value_of_a_batch_that_moves_while_it_is_read_is_whole() {
+    // The oldest block is collected first, whatever lives in it.
+    let mut device = open(40, DeviceConfig { victim: VictimPolicy::Fifo, ..in_log() });
+    let long = text(2 * MIB + 77);
+    let mut moved_while_read = 0;
+    for round in 0..8 {
+        let write = |key, value: &[u8]| BatchWrite::Store {
+            key: Bytes::from_static(key),
+            value: Bytes::copy_from_slice(value),
+            condition: WriteCondition::Always,
+            expiry: RecordExpiry::Never,
+        };
+        let writes = vec![write(b"long", &long), write(b"short", b"s")];
+        submit(&mut device, 1, SsdCommand::Batch { writes });
+        assert_eq!(next(&mut device).0.status, Status::SUCCESS);
+        let before_round = device.stats().moved_bytes;
+        while device.stats().moved_bytes - before_round < 4 * MIB as u64 {
+            let before = device.stats().moved_bytes;
+            submit(&mut device, 2, retrieve(b"long", u32::MAX));
+            device.poll(Nanos::ZERO, WALL);
+            let mut read = None;
+            while read.is_none() {
+                submit(&mut device, 3, store(b"other", text(300_000)));
+                let completion = next(&mut device).0;
+                read = if completion.token == 2 {
+                    assert_eq!(next(&mut device).0.status, Status::SUCCESS);
+                    Some(completion)
+                } else {
+                    device.next_completion(FRONT_END)
+                };
+            }
+            let read = read.unwrap();
+            assert_eq!((read.token, read.status), (2, Status::SUCCESS), "round {round}");
+            assert!(read.sink == long, "round {round}");
+            moved_while_read += device.stats().moved_bytes - before;
+        }
+    }
+    assert!(moved_while_read > 0, "the collector moved nothing");
 }
 
 /// Cuts the power, and opens the device again.

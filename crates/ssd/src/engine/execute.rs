@@ -417,7 +417,10 @@ fn lookup_outcome<M: Media>(
 ) -> ExecutionOutcome {
     let saw = seen_sequence(ftl, found);
     let found = found.filter(|found| !ftl.expired(found));
-    let gate = if release == ReadRelease::Speculative || mutant(Mutant::ReadGateIgnored) {
+    // What is not durable when the medium fails never will be, and may be a part of a batch.
+    let has_failed = ftl.failure().is_some() && !mutant(Mutant::SpeculativeAfterFailure);
+    let is_speculative = release == ReadRelease::Speculative && !has_failed;
+    let gate = if is_speculative || mutant(Mutant::ReadGateIgnored) {
         ReleaseGate::Immediate
     } else {
         ReleaseGate::IfPromised(saw)

@@ -111,6 +111,8 @@ pub(crate) struct ValueProgress {
     pub(crate) bytes_done: usize,
     /// Checksum of the record up to there, if it lies in the log.
     pub(crate) crc: u32,
+    /// Checksum of the record as it was found first. A move of the record takes the flags of a batch off its header.
+    pub(crate) record_crc: u32,
     /// True if the value lies in extents: its pages leave device DRAM once they are copied.
     pub(crate) in_extents: bool,
 }

@@ -228,7 +228,7 @@ impl Recovery {
         let mut window = read_window(ftl, &blocks, self.start_order, PageNeed::Log, now, progress)?;
         let mut torn = extents::torn_records(ftl, &self.cells.records, &window, now)?;
         let mut counted = CountedLog::new(&self.cells.records, &window, (self.start, &torn));
-        let is_doubtful = counted.has_rejected;
+        let is_doubtful = counted.has_rejected && !mutant(Mutant::SecondPagesIgnored);
         if !counted.lost.is_empty() || is_doubtful {
             // A lost first page may have made a block look older than it is, or unused.
             // A block of the checkpoint may still have pages of a life before it that never counted.

@@ -34,8 +34,8 @@ pub(super) fn read_part<M: Media>(
         if let ValueSink::Bytes(bytes) = sink {
             bytes.reserve_exact(wanted);
         }
-        *progress =
-            Some(ValueProgress { sequence: header.sequence, bytes_done: 0, crc: 0, in_extents: true });
+        let (sequence, record_crc) = (header.sequence, header.crc);
+        *progress = Some(ValueProgress { sequence, bytes_done: 0, crc: 0, record_crc, in_extents: true });
         return Err(StallReason::Turn);
     };
     let range = before.bytes_done..wanted.min(before.bytes_done + COPY_PART_BYTES);

@@ -2,7 +2,8 @@
 //!
 //! Input: a record, and the progress of the operation that reads it. Output: the bytes, in a vector or in client memory,
 //! once all parts are copied; before, a stall until the operation's next turn. Invariant: the operation holds its key
-//! between the parts, so that the record may move but not change; a failed part leaves the bytes of the parts before it.
+//! between the parts, so that the record may move, and its header lose the flags of a batch, but its key and value not
+//! change; a failed part leaves the bytes of the parts before it.
 
 use crate::command::ValueSink;
 use crate::engine::operation::ValueProgress;
@@ -62,7 +63,8 @@ pub(super) fn read_part<M: Media>(
             crc = crc32c(crc, piece.map_err(stall)?);
         }
         truncate(sink, 0);
-        *progress = Some(ValueProgress { sequence: header.sequence, bytes_done: 0, crc, in_extents: false });
+        let (sequence, record_crc) = (header.sequence, header.crc);
+        *progress = Some(ValueProgress { sequence, bytes_done: 0, crc, record_crc, in_extents: false });
         return Err(StallReason::Turn);
     };
     let value_bytes = header.value_bytes as usize;
@@ -88,7 +90,7 @@ pub(super) fn read_part<M: Media>(
         return Err(StallReason::Turn);
     }
     *progress = None;
-    let intact = crc == header.crc || mutant(Mutant::ReadChecksumIgnored);
+    let intact = crc == before.record_crc || mutant(Mutant::ReadChecksumIgnored);
     if !intact {
         truncate(sink, 0);
     }
