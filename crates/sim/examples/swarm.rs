@@ -22,10 +22,9 @@ fn main() -> ExitCode {
     };
     let fresh = SwarmPlan::fresh();
     let plan = SwarmPlan {
-        first: number(2).unwrap_or(fresh.first),
         seeds: number(1).unwrap_or(fresh.seeds),
         time: number(0).map_or(fresh.time, |seconds| Nanos(seconds.saturating_mul(1_000_000_000))),
-        ..fresh
+        ..number(2).map_or(fresh, |first| fresh.from(first))
     };
     let _ = writeln!(out, "from seed {} on {} threads", plan.first, plan.threads);
     let report = run_swarm(&plan, replay);

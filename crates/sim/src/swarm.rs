@@ -3,12 +3,17 @@
 //! Input: a [`SwarmPlan`], and the function that runs one world ([`crate::replay::replay`], or a test's).
 //! Output: a [`SwarmReport`] with the counts and a [`FailedWorld`] for each seed whose world broke a promise, panicked or
 //! did not end.
+//! Worlds of fresh seeds are of several kinds by turns ([`SwarmPlan::kinds`]).
 //! Invariant: a failed seed, run again alone, fails in the same way; the swarm does so itself to record its last events.
 //! No thread can be stopped from outside: a world without an end keeps its thread until the process exits.
 
 use crate::simulated_device::DeviceActivity;
-use crate::world::{LineSink, RunFailure, RunReport, SWARM_SEEDS, WorldConfig};
+use crate::world::{
+    CHECK_SEEDS, EXTENT_SEEDS, LineSink, PART_SEEDS, REUSE_SEEDS, RunFailure, RunReport, SWARM_SEEDS,
+    WorldConfig,
+};
 use headwater_host::clock::{Clock, Nanos};
+use headwater_host::width::to_usize;
 use std::any::Any;
 use std::collections::VecDeque;
 use std::fmt;
@@ -26,11 +31,16 @@ const EVENTS_KEPT: usize = 200;
 /// Time between two looks at the worlds that run.
 const WATCH_INTERVAL: Duration = Duration::from_millis(200);
 
+/// The kinds of a fresh swarm, by turns. Most worlds are small ones that are of no other kind.
+const FRESH_KINDS: &[u64] = &[0, 0, REUSE_SEEDS, 0, 0, EXTENT_SEEDS, 0, CHECK_SEEDS + PART_SEEDS];
+
 /// The seeds of a swarm, and its end.
 #[derive(Clone, Copy, Debug)]
 pub struct SwarmPlan {
     /// The first seed; the next ones follow.
     pub first: u64,
+    /// Parts of a seed that give its world another kind: they are added to the seeds by turns. At least one.
+    pub kinds: &'static [u64],
     /// Number of seeds after which it ends.
     pub seeds: u64,
     /// Time after which it ends.
@@ -42,19 +52,32 @@ pub struct SwarmPlan {
 }
 
 impl SwarmPlan {
-    /// Returns a plan without an end, on all cores, from a seed that no run had before: the wall time in nanoseconds. A
-    /// swarm takes fewer seeds than nanoseconds pass.
+    /// Returns a plan without an end, on all cores, from a seed that no run had before: the wall time in microseconds. A
+    /// swarm takes fewer seeds than microseconds pass, and until the year 2112 they lie below the parts of a seed that give
+    /// a world its kind.
     #[must_use]
     pub fn fresh() -> Self {
-        let wall = Clock::start().wall().0.saturating_mul(1_000_000);
+        let wall = Clock::start().wall().0.saturating_mul(1_000);
         Self {
             first: wall.max(SWARM_SEEDS),
+            kinds: FRESH_KINDS,
             seeds: u64::MAX,
             time: Nanos(u64::MAX),
             threads: std::thread::available_parallelism().map_or(1, usize::from),
             // Large worlds take a tenth of a second.
             world_time: Nanos::from_millis(120_000),
         }
+    }
+
+    /// Returns the same plan, for exactly the seeds from this one on.
+    #[must_use]
+    pub fn from(self, first: u64) -> Self {
+        Self { first, kinds: &[0], ..self }
+    }
+
+    fn seed(&self, number: u64) -> u64 {
+        let turn = to_usize(number % self.kinds.len() as u64);
+        self.first.wrapping_add(number).wrapping_add(self.kinds[turn])
     }
 }
 
@@ -259,7 +282,7 @@ where
             if number >= self.plan.seeds {
                 break;
             }
-            let seed = self.plan.first.wrapping_add(number);
+            let seed = self.plan.seed(number);
             running.seed.store(seed, Ordering::Relaxed);
             running.since.store(now.0 + 1, Ordering::Release);
             counts.worlds += 1;

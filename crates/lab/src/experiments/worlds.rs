@@ -25,7 +25,9 @@ const QUICK: Nanos = Nanos::from_millis(15_000);
 #[expect(clippy::cast_precision_loss, reason = "a run has fewer than 2^52 worlds")]
 fn run(context: &RunContext) -> Result<ExperimentFindings, LabError> {
     let time = if context.is_quick() { QUICK } else { FULL };
-    let report = run_swarm(&SwarmPlan { time, ..SwarmPlan::fresh() }, replay);
+    // Worlds of the one kind that the baseline was measured with.
+    let fresh = SwarmPlan::fresh();
+    let report = run_swarm(&SwarmPlan { time, ..fresh.from(fresh.first) }, replay);
     let rate = report.worlds as f64 / (report.cpu.0 as f64 / 1e9);
     let mut rows = vec![
         ReportRow::new()

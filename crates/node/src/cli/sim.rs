@@ -50,7 +50,7 @@ struct SwarmArgs {
     /// End after this many seeds
     #[arg(long, value_name = "N")]
     seeds: Option<u64>,
-    /// The first seed; without it, one that no run had before
+    /// The first seed; without it, one that no run had before, and worlds of all kinds
     #[arg(long, value_name = "N")]
     from: Option<u64>,
     /// Threads; without it, one for each core
@@ -108,11 +108,10 @@ pub fn run(args: SimArgs) -> Result<(), CommandFailure> {
 fn swarm(args: &SwarmArgs) -> Result<(), CommandFailure> {
     let fresh = SwarmPlan::fresh();
     let plan = SwarmPlan {
-        first: args.from.unwrap_or(fresh.first),
         seeds: args.seeds.unwrap_or(fresh.seeds),
         time: args.seconds.map_or(fresh.time, |seconds| Nanos(seconds.saturating_mul(1_000_000_000))),
         threads: args.threads.unwrap_or(fresh.threads),
-        ..fresh
+        ..args.from.map_or(fresh, |first| fresh.from(first))
     };
     write_line(&format!("from seed {} on {} threads", plan.first, plan.threads))?;
     let report = run_swarm(&plan, headwater_sim::replay::replay);

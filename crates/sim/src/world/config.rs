@@ -195,8 +195,9 @@ pub const CHECK_SEEDS: u64 = 1 << 57;
 /// Added to a seed: batches of the world have many writes, of which a turn carries out few.
 pub const PART_SEEDS: u64 = 1 << 56;
 
-/// Added to a seed: long values of the world lie in extents, and few blocks are beside them.
-pub const EXTENT_SEEDS: u64 = 1 << 55;
+/// Added to a seed: long values of the world lie in extents, and few blocks are beside them. The seeds of old
+/// swarms, which are wall times in nanoseconds, have this bit clear.
+pub const EXTENT_SEEDS: u64 = 1 << 52;
 
 /// Returns the seed without the parts that change the medium, so that the worlds differ in nothing else.
 pub(super) const fn drawn_seed(seed: u64) -> u64 {

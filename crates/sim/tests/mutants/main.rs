@@ -21,7 +21,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Most runs of one change in worlds of seeds, where no other number is asked for.
-const SHORT_RUNS: usize = 78;
+const SHORT_RUNS: usize = 80;
 /// Changes that there are at least.
 const CHANGES_MIN: usize = 60;
 /// Characters of a failure in the table.
@@ -99,6 +99,8 @@ const FIRST_SEEDS: &[u64] = &[
     LONG_SEEDS + 2,
     LONG_SEEDS + 3,
     PART_SEEDS,
+    PART_SEEDS + 1_795_643_686_296_566,
+    PART_SEEDS + 1_795_643_686_300_745,
     11_018_797_000_000_001_902,
     11_018_797_000_000_410_903,
 ];

@@ -13,7 +13,7 @@ use headwater_sim::world::{
 type WorldTest = fn(&WorldConfig) -> bool;
 
 fn plan(seeds: u64) -> SwarmPlan {
-    SwarmPlan { first: SWARM_SEEDS + 1_000, seeds, threads: 2, ..SwarmPlan::fresh() }
+    SwarmPlan { seeds, threads: 2, ..SwarmPlan::fresh().from(SWARM_SEEDS + 1_000) }
 }
 
 /// Runs the world of this seed over the toy device, with a medium that is large enough for it.

@@ -8,8 +8,8 @@ use headwater_sim::media::SimMedia;
 use headwater_sim::presets::{FEMU, FILE};
 use headwater_sim::replay::replay;
 use headwater_sim::world::{
-    BLOCK_SEEDS, BlockNamespaceConfig, FILE_SEEDS, LYING_SEEDS, REUSE_SEEDS, SWARM_SEEDS, SimWorld,
-    WorldConfig,
+    BLOCK_SEEDS, BlockNamespaceConfig, FILE_SEEDS, LYING_SEEDS, PART_SEEDS, REUSE_SEEDS, SWARM_SEEDS,
+    SimWorld, WorldConfig,
 };
 use headwater_ssd::engine::SsdDevice;
 use headwater_ssd::namespace::BlockFormat;
@@ -118,6 +118,13 @@ const ONCE_BROKEN: &[(u64, &str)] = &[
         REUSE_SEEDS + SWARM_SEEDS + 86,
         "collection in the order of age went round for ever, and so did a shutdown",
     ),
+    (1_764_118_488_903_411_270, "a long value of a batch could not be read while the collector moved it"),
+    (1_764_118_488_903_412_100, "the same after a power cut"),
+    (
+        PART_SEEDS + 1_795_643_686_296_566,
+        "a speculative read showed a part of a batch after the medium had failed",
+    ),
+    (PART_SEEDS + 1_795_643_686_300_745, "the same with deletes"),
 ];
 
 #[test]
