@@ -6,8 +6,8 @@ use super::administration::AdminState;
 use super::trace::StageTrace;
 use super::{DeviceStats, OpeningReads, SsdDevice};
 use crate::command::NamespaceId;
+use crate::ftl::Ftl;
 use crate::ftl::namespace_table::NamespaceDefinition;
-use crate::ftl::{FoundRecord, Ftl};
 use crate::index::RecordIndex;
 use crate::limits::NAMESPACES;
 use crate::media::{Media, MediaError};
@@ -95,7 +95,7 @@ impl<M: Media> SsdDevice<M> {
     pub fn record_bytes(&self, namespace: NamespaceId, key: &[u8]) -> usize {
         let hash = self.ftl.hasher().hash(namespace, key);
         let record = self.ftl.index().find(hash, 0).filter(|entry| !self.ftl.is_clearing(entry.namespace));
-        self.ftl.stored_bytes(record.map(|entry| FoundRecord { entry, header: None }).as_ref())
+        record.map_or(0, |entry| self.ftl.stored_bytes(entry))
     }
 
     /// Returns the number of operations in flight, without completions that wait for durability.

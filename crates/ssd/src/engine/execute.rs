@@ -327,7 +327,7 @@ fn store<M: Media>(
         expiry_ms: one.expiry_ms(alive),
         batch: 0,
     };
-    let (more, less) = (record.bytes(), ftl.stored_bytes(found.as_ref()));
+    let (more, less) = (record.bytes(), found.map_or(0, |found| ftl.stored_bytes(found.entry)));
     let quota = ftl.fits_quota(one.namespace, more, less).then_some(()).ok_or(Status::CAPACITY_EXCEEDED);
     if let Err(status) = ftl.check_capacity(more, more, less).and(quota) {
         return Ok(ExecutionOutcome::status(status, Sequence(0)));

@@ -9,7 +9,6 @@ use crate::command::{BatchWrite, LbaRange, NamespaceId, SsdCommand, SubmitError}
 use crate::engine::operation::{DeviceOperation, OperationWork};
 use crate::index::RecordIndex;
 use crate::limits::{NAMESPACES, THROTTLED_MAX};
-use crate::log::record::UNIT_BYTES;
 use crate::media::Media;
 use crate::namespace::NamespaceLimits;
 use crate::namespace::rate_limiter::RateLimiter;
@@ -140,11 +139,16 @@ impl<M: Media> SsdDevice<M> {
         }
     }
 
-    /// Returns the bytes of data that an operation transfers; for a Retrieve, the length of the record in the index.
+    /// Returns the bytes of data that an operation transfers; for a Retrieve, what its record takes of
+    /// the medium.
     fn transfer_bytes(&self, operation: &DeviceOperation) -> u64 {
         let shift = operation.format.map_or(0, crate::namespace::BlockFormat::shift);
         let blocks =
             |ranges: &[LbaRange]| ranges.iter().map(|range| u64::from(range.blocks)).sum::<u64>() << shift;
+        let stored = || {
+            let record = self.ftl.index().find(operation.span.first, 0);
+            record.map_or(0, |record| self.ftl.stored_bytes(record) as u64)
+        };
         let OperationWork::Command(command) = &operation.work else {
             return 0;
         };
@@ -152,15 +156,8 @@ impl<M: Media> SsdDevice<M> {
             SsdCommand::Store { value: data, .. }
             | SsdCommand::Write { data, .. }
             | SsdCommand::Compare { data, .. } => data.len() as u64,
-            SsdCommand::Retrieve { bytes_max, .. } => {
-                let record = self.ftl.index().find(operation.span.first, 0);
-                let bytes = record.map_or(0, |record| u64::from(record.units) * UNIT_BYTES as u64);
-                bytes.min(u64::from(*bytes_max))
-            }
-            SsdCommand::OpenValue { .. } => {
-                let record = self.ftl.index().find(operation.span.first, 0);
-                record.map_or(0, |record| u64::from(record.units) * UNIT_BYTES as u64)
-            }
+            SsdCommand::Retrieve { bytes_max, .. } => stored().min(u64::from(*bytes_max)),
+            SsdCommand::OpenValue { .. } => stored(),
             SsdCommand::Batch { writes } => writes.iter().map(BatchWrite::value_bytes).sum(),
             SsdCommand::Read { range, .. } => blocks(&[*range]),
             SsdCommand::Copy { sources, .. } => blocks(sources),

@@ -91,7 +91,7 @@ impl<M: Media> Ftl<M> {
     }
 
     /// Returns true if the block of an extent still has the life that its record names.
-    fn is_own_extent(&self, extent: Extent) -> bool {
+    pub(super) fn is_own_extent(&self, extent: Extent) -> bool {
         let entry = self.blocks().get_checked(extent.block);
         entry.is_some_and(|entry| entry.is_extent() && entry.order == extent.order)
     }
@@ -106,7 +106,7 @@ impl<M: Media> Ftl<M> {
     }
 
     /// Returns the stall of a caller that needs these pages, none of which is in memory.
-    fn stall_for(&self, missing: Vec<PageAddress>) -> StallReason {
+    pub(super) fn stall_for(&self, missing: Vec<PageAddress>) -> StallReason {
         match missing.iter().find(|page| self.failed_pages.contains(page)) {
             Some(page) => StallReason::Unreadable(*page),
             None => StallReason::Pages(missing),

@@ -15,11 +15,14 @@ use crate::limits::COPY_PART_BYTES;
 use crate::log::RecordSource;
 use crate::log::extent_list::{Extent, decode, encode};
 use crate::log::extent_writes::ExtentWriter;
-use crate::log::record::{HEADER_BYTES, RecordAddress, RecordHeader, UNIT_BYTES};
+use crate::log::record::{
+    EXTENT_ENTRY_BYTES, HEADER_BYTES, RecordAddress, RecordHeader, UNIT_BYTES, record_units,
+};
 use crate::media::Media;
 use crate::media::geometry::{BLOCK_DATA_BYTES, PAGE_DATA_BYTES, PAGES_PER_BLOCK};
 use crate::mutant::{Mutant, mutant};
 use headwater_host::width::narrow;
+use std::collections::BTreeSet;
 
 /// Pages filled before other operations get a turn.
 const PAGES_PER_TURN: usize = COPY_PART_BYTES / PAGE_DATA_BYTES;
@@ -50,23 +53,12 @@ impl<M: Media> Ftl<M> {
 
     /// Returns the bytes of the log that the record of a value with extents takes.
     pub(crate) fn extent_record_bytes(key_bytes: usize, value_bytes: usize, extents: usize) -> usize {
-        let header = RecordHeader {
-            crc: 0,
-            flags: 0,
-            key_bytes: narrow(key_bytes),
-            value_bytes: 0,
-            extents: narrow(extents),
-            namespace: NamespaceId::FIRST,
-            sequence: Sequence(0),
-            expiry_ms: 0,
-        };
-        let in_log = header.list_bytes() + value_bytes - header.extent_bytes();
-        RecordHeader { value_bytes: narrow(in_log), ..header }.units() as usize * UNIT_BYTES
+        let rest = value_bytes - extents * BLOCK_DATA_BYTES;
+        record_units(key_bytes, extents * EXTENT_ENTRY_BYTES + rest) as usize * UNIT_BYTES
     }
 
     /// Returns the bytes of the log and of extents that a record takes.
-    pub(crate) fn stored_bytes(&self, found: Option<&FoundRecord>) -> usize {
-        let Some(FoundRecord { entry, .. }) = found else { return 0 };
+    pub(crate) fn stored_bytes(&self, entry: IndexEntry) -> usize {
         let extents = if entry.has_extents { self.extents.by_record.get(&entry.address) } else { None };
         entry.units as usize * UNIT_BYTES + extents.map_or(0, |extents| extents.len() * BLOCK_DATA_BYTES)
     }
@@ -195,10 +187,9 @@ impl<M: Media> Ftl<M> {
     fn free_extents_of(&mut self, entry: IndexEntry) -> u64 {
         let extents = if entry.has_extents { self.extents.by_record.remove(&entry.address) } else { None };
         let Some(extents) = extents else { return 0 };
-        if mutant(Mutant::ExtentsNotFreed) {
-            return bytes_of_extents(extents.len());
+        if !mutant(Mutant::ExtentsNotFreed) {
+            self.free_extents(&extents, self.last_sequence());
         }
-        self.free_extents(&extents, self.last_sequence());
         bytes_of_extents(extents.len())
     }
 
@@ -237,13 +228,9 @@ impl<M: Media> Ftl<M> {
     pub(super) fn load_extents(&mut self, found: Vec<(RecordAddress, NamespaceId, Vec<Extent>)>) {
         let all = found.iter().flat_map(|(.., extents)| extents);
         self.flash.blocks_mut().adopt_extents(all.map(|extent| (extent.block, extent.order)));
-        let mut owned = std::collections::BTreeSet::new();
+        let mut owned = BTreeSet::new();
         for (address, namespace, mut extents) in found {
-            extents.retain(|extent| {
-                let entry = self.flash.blocks().get_checked(extent.block);
-                let is_own = entry.is_some_and(|entry| entry.is_extent() && entry.order == extent.order);
-                is_own && owned.insert(extent.block)
-            });
+            extents.retain(|extent| self.is_own_extent(*extent) && owned.insert(extent.block));
             self.catalog.add_extent_bytes(namespace, bytes_of_extents(extents.len()));
             self.extents.by_record.insert(address, extents);
         }

@@ -158,10 +158,7 @@ impl<M: Media> Ftl<M> {
     /// Returns the stall of a caller that needs so many bytes of a record behind the first `skip` ones.
     pub(super) fn pages(&self, address: RecordAddress, (skip, bytes): (usize, usize)) -> StallReason {
         let missing = RecordPieces::new(self, address, skip, bytes).missing();
-        match missing.iter().find(|page| self.failed_pages.contains(page)) {
-            Some(page) => StallReason::Unreadable(*page),
-            None => StallReason::Pages(missing),
-        }
+        self.stall_for(missing)
     }
 
     /// Returns the blocks that a record lies in.

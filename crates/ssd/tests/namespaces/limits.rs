@@ -1,9 +1,10 @@
 //! Tests of namespace limits, in virtual time.
 
 use super::host::{FRONT_END, NamespaceHost, WALL, blocks, pattern, read, write};
+use bytes::Bytes;
 use headwater_host::clock::Nanos;
 use headwater_nvme::spec::status::Status;
-use headwater_ssd::command::{Fua, NamespaceId, SsdCommand, SubmitError};
+use headwater_ssd::command::{Fua, NamespaceId, ReadRelease, SsdCommand, SubmitError};
 use headwater_ssd::engine::{DeviceConfig, Durability};
 use headwater_ssd::limits::{NAMESPACES, THROTTLED_MAX};
 use headwater_ssd::namespace::{BlockFormat, Namespace, NamespaceChange, NamespaceLimits};
@@ -51,6 +52,25 @@ fn byte_limit_covers_reads_and_writes() {
     assert_eq!(completed_by(&mut host, Nanos::ZERO), [first], "4,096 bytes must leave a debt of 2,096");
     assert_eq!(completed_by(&mut host, Nanos(4_095_999)), [0; 0]);
     assert_eq!(completed_by(&mut host, Nanos(4_096_000)), [second]);
+}
+
+#[test]
+fn byte_limit_counts_all_of_a_value_in_extents() {
+    let (mut host, _) = limited(NamespaceLimits::default());
+    assert_eq!(host.set(NamespaceId::FIRST, b"long", &vec![7; 300_000]), Status::SUCCESS);
+    let limits = NamespaceLimits { iops: 0, bytes_per_second: 1_000_000, burst: 1 };
+    let change = host.submit(NamespaceId::FIRST, SsdCommand::Namespace(NamespaceChange::Limits(limits)));
+    assert_eq!(completed_by(&mut host, Nanos::ZERO), [change]);
+    let retrieve = || SsdCommand::Retrieve {
+        key: Bytes::from_static(b"long"),
+        sink: Vec::new().into(),
+        bytes_max: u32::MAX,
+        release: ReadRelease::WhenDurable,
+    };
+    let tokens = [(); 2].map(|()| host.submit(NamespaceId::FIRST, retrieve()));
+    assert_eq!(completed_by(&mut host, Nanos::ZERO), tokens[..1]);
+    assert_eq!(completed_by(&mut host, Nanos::from_millis(299)), [0; 0]);
+    assert_eq!(completed_by(&mut host, Nanos::from_millis(301)), tokens[1..]);
 }
 
 #[test]

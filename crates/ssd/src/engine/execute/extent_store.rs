@@ -25,7 +25,7 @@ pub(super) fn store<M: Media>(
     let in_log = Ftl::<M>::extent_record_bytes(one.key.len(), value.len(), extents);
     if progress.is_none() {
         let more = in_log + extents * BLOCK_DATA_BYTES;
-        let less = ftl.stored_bytes(found.as_ref());
+        let less = found.map_or(0, |found| ftl.stored_bytes(found.entry));
         let quota = ftl.fits_quota(one.namespace, more, less).then_some(()).ok_or(Status::CAPACITY_EXCEEDED);
         // The old value keeps its place until the new one is durable.
         if let Err(status) = ftl.check_capacity(in_log, more, 0).and(quota) {
