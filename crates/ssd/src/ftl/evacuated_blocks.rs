@@ -101,7 +101,8 @@ impl EvacuatedBlocks {
         self.blocks.iter().filter(is_kept).map(|block| block.block).collect()
     }
 
-    /// Returns the number of blocks that will be free when everything is durable, without those that `keeps` keeps.
+    /// Returns the number of blocks that will be free when everything is durable, without blocks of the log and due extents
+    /// that `keeps` keeps.
     pub(super) fn reusable(&self, reusable_below: u64, keeps: impl Fn(BlockId, u64) -> bool) -> usize {
         let is_reusable = |block: &&EvacuatedBlock| {
             (block.barrier.is_none() || block.order < reusable_below) && !keeps(block.block, block.order)

@@ -62,6 +62,8 @@ pub(crate) struct RecoveringFtl<M> {
     ftl: Ftl<M>,
     frames: FramePool,
     failures: ReadFailures,
+    /// The entries of values in extents, which are not adopted yet.
+    with_extents: Vec<IndexEntry>,
 }
 
 /// The source of the pages that recovery reads.
@@ -88,7 +90,8 @@ impl<M: Media> RecoveringFtl<M> {
     /// Makes an FTL without any state of its medium.
     pub(crate) fn new(media: M, config: &DeviceConfig, pool: &Pool) -> Self {
         let frames = FramePool::new(pool.clone(), RECOVERY_FRAMES);
-        Self { ftl: Ftl::new(media, config, pool), frames, failures: ReadFailures::default() }
+        let ftl = Ftl::new(media, config, pool);
+        Self { ftl, frames, failures: ReadFailures::default(), with_extents: Vec::new() }
     }
 
     /// Makes sure that this many frames of device DRAM can be taken, and one for recovery.
@@ -190,6 +193,7 @@ impl<M: Media> RecoveringFtl<M> {
             self.ftl.note_quarantined(block);
         }
         self.ftl.catalog.insert_lost(hash, entry);
+        self.with_extents.extend(entry.has_extents.then_some(entry));
         self.ftl.flash.blocks_mut().add_live(entry.address, entry.units);
     }
 
@@ -263,11 +267,18 @@ impl<M: Media> RecoveringFtl<M> {
 
     /// Counts every record that the index names: in its namespace, in its blocks, and for the collector's reserve.
     pub(crate) fn count_live_records(&mut self) {
-        let Ftl { flash, catalog, space, .. } = &mut self.ftl;
+        let Self { ftl: Ftl { flash, catalog, space, .. }, with_extents, .. } = self;
         catalog.count_all(|entry| {
             flash.blocks_mut().add_live(entry.address, entry.units);
             space.raise_for_record(entry.units as usize * UNIT_BYTES);
+            with_extents.extend(entry.has_extents.then_some(entry));
         });
+    }
+
+    /// Takes the entries of values in extents, in the order of their addresses.
+    pub(crate) fn take_with_extents(&mut self) -> Vec<IndexEntry> {
+        self.with_extents.sort_unstable_by_key(|entry| entry.address);
+        std::mem::take(&mut self.with_extents)
     }
 
     /// Sets the extents of the records that were found, with their namespaces.

@@ -171,9 +171,6 @@ impl<M: Media> Ftl<M> {
             let has_extents = header.extents > 0;
             let entry = IndexEntry { address, units, namespace: new.namespace, lifetime, has_extents };
             self.catalog.put(new.hash, entry, new.expiry_ms, old.as_ref());
-            if let Some(old) = &old {
-                self.free_replaced_extents(old);
-            }
         } else {
             blocks.add_tombstone(address, units, header.sequence);
             if self.catalog.doubts().is_in_doubt(new.namespace) {
@@ -188,8 +185,10 @@ impl<M: Media> Ftl<M> {
             if let Some(old) = &old {
                 blocks.remove_live(old.entry.address, old.entry.units);
                 self.catalog.remove(new.namespace, new.hash, old);
-                self.free_replaced_extents(old);
             }
+        }
+        if let Some(old) = &old {
+            self.free_replaced_extents(old);
         }
         header.sequence
     }

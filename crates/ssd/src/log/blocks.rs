@@ -152,7 +152,7 @@ pub const fn is_checkpoint_order(order: u64) -> bool {
 }
 
 /// Pages of a block that is full.
-const FULL_PAGES: u8 = 64;
+pub(super) const FULL_PAGES: u8 = 64;
 const _: () = assert!(FULL_PAGES as usize == PAGES_PER_BLOCK);
 
 /// Bytes of an extent that count as live.

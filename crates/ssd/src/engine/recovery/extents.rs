@@ -12,7 +12,7 @@ use super::window::FoundWindow;
 use crate::command::{NamespaceId, Sequence};
 use crate::ftl::recovering::RecoveringFtl;
 use crate::ftl::{Ftl, RecordPart};
-use crate::index::{IndexEntry, KeyHash, RecordIndex};
+use crate::index::IndexEntry;
 use crate::log::commit_record::CommitRecord;
 use crate::log::extent_list::Extent;
 use crate::log::page::{PageKind, PageSpare};
@@ -23,7 +23,6 @@ use crate::media::unreadable::PageNeed;
 use crate::media::{Media, MediaError};
 use crate::mutant::{Mutant, mutant};
 use headwater_host::clock::Nanos;
-use std::collections::BTreeMap;
 
 /// Records whose first pages are read together.
 const RECORDS_PER_READ: usize = 1_024;
@@ -97,7 +96,7 @@ pub(super) fn adopt_extents<M: Media>(
     now: &mut Nanos,
 ) -> Result<(), MediaError> {
     let mut found: Vec<(RecordAddress, NamespaceId, Vec<Extent>)> = Vec::new();
-    for entries in entries_with_extents(ftl).chunks(RECORDS_PER_READ) {
+    for entries in ftl.take_with_extents().chunks(RECORDS_PER_READ) {
         read_first_pages(ftl, entries, now)?;
         for entry in entries {
             let extents_of = |ftl: &Ftl<M>| match ftl.header(*entry, RecordPart::Key)? {
@@ -120,18 +119,6 @@ pub(super) fn adopt_extents<M: Media>(
         ftl.load_extents(found);
     }
     Ok(())
-}
-
-fn entries_with_extents<M: Media>(ftl: &Ftl<M>) -> Vec<IndexEntry> {
-    let index = &ftl.index().hashed;
-    let mut entries = BTreeMap::new();
-    let mut from = Some(KeyHash(0));
-    while let Some((hash, _)) = from.and_then(|from| index.next(from)) {
-        let with_hash = (0..).map_while(|nth| index.find(hash, nth));
-        entries.extend(with_hash.filter(|entry| entry.has_extents).map(|entry| (entry.address, entry)));
-        from = hash.0.checked_add(1).map(KeyHash).filter(|next| !next.is_position());
-    }
-    entries.into_values().collect()
 }
 
 fn read_first_pages<M: Media>(

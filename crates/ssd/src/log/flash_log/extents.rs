@@ -5,13 +5,14 @@
 
 use super::FlashLog;
 use crate::log::RecordSource;
-use crate::log::blocks::BlockUse;
+use crate::log::blocks::{BlockUse, FULL_PAGES};
 use crate::log::extent_list::Extent;
 use crate::log::extent_writes::ExtentWriter;
 use crate::log::page::{NO_RECORD, PAGE_CRC, PageKind, PageSpare, PagesBefore};
 use crate::log::prefix::Tick;
 use crate::media::Media;
 use crate::media::geometry::{PAGE_DATA_BYTES, PageAddress};
+use headwater_host::clock::Nanos;
 use headwater_host::copy::copy_crc32c;
 
 impl<M: Media> FlashLog<M> {
@@ -78,20 +79,17 @@ impl<M: Media> FlashLog<M> {
     }
 
     /// Submits filled pages of extents to the medium. Returns true if any was submitted.
-    pub(crate) fn submit_extents(&mut self, now: headwater_host::clock::Nanos) -> bool {
+    pub(crate) fn submit_extents(&mut self, now: Nanos) -> bool {
         self.extents.submit(&mut self.media, now)
     }
 
     /// Closes an extent whose pages are all filled.
     pub(crate) fn close_extent(&mut self, extent: Extent) {
-        self.blocks.close(extent.block, PAGES_FULL);
+        self.blocks.close(extent.block, FULL_PAGES);
     }
 }
 
 /// Bytes in use of a page of an extent: all.
 const PAGE_BYTES_USED: u16 = 4_096;
-/// Pages of an extent.
-const PAGES_FULL: u8 = 64;
 
 const _: () = assert!(PAGE_BYTES_USED as usize == PAGE_DATA_BYTES);
-const _: () = assert!(PAGES_FULL as usize == crate::media::PAGES_PER_BLOCK);
