@@ -330,8 +330,8 @@ fn batch_is_written_up_to_the_limit_that_the_device_names() {
 }
 
 #[test]
-fn value_of_a_batch_is_no_longer_than_any_other() {
-    let mut device = open(256, in_log());
+fn value_of_a_batch_is_no_longer_than_one_in_the_log() {
+    let mut device = open(256, DeviceConfig::default());
     let writes = batch(1, LOG_VALUE_BYTES_MAX + 1);
     let refused = device.submit(FRONT_END, NamespaceId::FIRST, 1, SsdCommand::Batch { writes }).unwrap_err();
     assert_eq!(refused, SubmitError::Refused(Status::INVALID_VALUE_SIZE));

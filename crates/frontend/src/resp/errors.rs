@@ -176,7 +176,7 @@ pub(crate) fn from_status(status: Status) -> ErrorReply {
         }
         Status::INVALID_VALUE_SIZE => ErrorReply::formatted(format!(
             "ERR a value has at most {VALUE_BYTES_MAX} bytes, and {LOG_VALUE_BYTES_MAX} where it is written together with \
-                 other keys or changed in part"
+             other keys or changed in part"
         )),
         Status::NAMESPACE_WRITE_PROTECTED => ErrorReply::fixed(
             "ERR the flash file has format version 1 and is only read; stop the node and run `headwater device upgrade`",

@@ -200,6 +200,11 @@ fn values_of_every_size_are_read_back_unchanged_under_any_split_of_the_stream() 
     assert_eq!(wire.call_line("STRLEN key"), RespValue::Integer((16 << 20) + 1));
     assert_eq!(wire.call_line("GETRANGE key 16777210 -1"), bulk("xxxxxxx"));
     assert_eq!(wire.call(&[b"APPEND", b"key", b"one more"]), refused);
+    let refusal = wire.call(&[b"MSET", b"key", &long, b"other", b"o"]);
+    assert!(
+        matches!(&refusal, RespValue::Error(text) if text.contains("16777216 where it is written together")),
+        "{refusal:?}"
+    );
     assert_eq!(wire.call_line("STRLEN key"), RespValue::Integer((16 << 20) + 1));
 }
 

@@ -12,6 +12,7 @@ mod kept_settings;
 mod long_arguments;
 mod misbehaving_clients;
 mod model;
+mod model_limits;
 mod model_readers;
 mod transaction_differences;
 mod transaction_listings;

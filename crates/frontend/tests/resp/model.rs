@@ -4,6 +4,7 @@
 //! key keep their order, a completion is returned only when the data it wrote or read is durable, and a refused command
 //! has no effect.
 
+use crate::model_limits::{check_limits, keys_of};
 use crate::model_readers::{ModelReader, ModelReaders};
 use headwater_frontend::core_device::{CoreDevice, CoreWork};
 use headwater_host::clock::{Clock, Nanos, UnixMillis};
@@ -400,18 +401,6 @@ fn position_of(key: &[u8]) -> u64 {
     hash.max(1)
 }
 
-fn keys_of(command: &SsdCommand) -> Option<Vec<&[u8]>> {
-    match command {
-        SsdCommand::Store { key, .. }
-        | SsdCommand::Retrieve { key, .. }
-        | SsdCommand::OpenValue { key, .. }
-        | SsdCommand::Exist { key, .. }
-        | SsdCommand::Delete { key, .. } => Some(vec![key]),
-        SsdCommand::Batch { writes } => Some(writes.iter().map(|write| &write.key()[..]).collect()),
-        _ => None,
-    }
-}
-
 impl CoreDevice for KvDeviceModel {
     fn submit(
         &mut self,
@@ -420,9 +409,7 @@ impl CoreDevice for KvDeviceModel {
         token: u64,
         command: SsdCommand,
     ) -> Result<(), SubmitError> {
-        if keys_of(&command).iter().flatten().any(|key| key.is_empty() || key.len() > 65_535) {
-            return Err(SubmitError::Refused(Status::INVALID_KEY_SIZE));
-        }
+        check_limits(&command).map_err(SubmitError::Refused)?;
         if !self.has_room(namespace, &command) {
             return Err(SubmitError::Busy(self.in_flight_max));
         }
