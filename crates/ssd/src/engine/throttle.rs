@@ -139,8 +139,8 @@ impl<M: Media> SsdDevice<M> {
         }
     }
 
-    /// Returns the bytes of data that an operation transfers; for a Retrieve, what its record takes of
-    /// the medium.
+    /// Returns the bytes of data that an operation transfers; for a Retrieve, what its record takes
+    /// of the medium.
     fn transfer_bytes(&self, operation: &DeviceOperation) -> u64 {
         let shift = operation.format.map_or(0, crate::namespace::BlockFormat::shift);
         let blocks =
