@@ -248,6 +248,25 @@ impl TransferRing for SimRing {
     }
 }
 
+/// The end of a ring waits for its transfers, as a ring of the kernel does: the next ring of the file is told of none of
+/// them, and races with none.
+impl Drop for SimRing {
+    fn drop(&mut self) {
+        let mut state = self.file.lock();
+        while let Some(next) = state.steps.next_at() {
+            state.advance(next);
+            if state.power_lost {
+                break;
+            }
+        }
+        while let Some((id, finished)) = state.ready.pop_front() {
+            if finished.result.is_ok() {
+                state.complete_to_caller(id);
+            }
+        }
+    }
+}
+
 impl SimFileState {
     fn next_event(&self) -> Option<Nanos> {
         if !self.ready.is_empty() {
@@ -320,6 +339,21 @@ mod tests {
         let results: Vec<_> = (0..3).map(|_| run(&mut ring, FileTransfer::SyncData).result).collect();
         assert_eq!(results, [Ok(0), Err(110), Ok(0)]);
         assert_eq!(file.writes(), 3);
+    }
+
+    /// A medium was opened again while a read of its predecessor was in flight, and took the answer for its own.
+    #[test]
+    fn a_ring_is_told_of_no_transfer_of_the_ring_before_it() {
+        let file = file();
+        let mut first = file.ring();
+        first.submit(7, write(0, 1)).unwrap();
+        let buffers = vec![SectorBuffer::zeroed(8)];
+        first.submit(0, FileTransfer::Read { offset: 0, buffers }).unwrap();
+        drop(first);
+        let mut second = file.ring();
+        assert_eq!(second.in_flight(), 0);
+        assert_eq!(run(&mut second, write(0, 2)).result, Ok(4_608));
+        assert_eq!((file.bytes(0..1), file.misuse()), (vec![2], None));
     }
 
     #[test]
