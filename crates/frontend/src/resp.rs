@@ -53,6 +53,7 @@ pub mod parser;
 mod password;
 mod password_hash;
 mod plan;
+mod receive_buffers;
 mod relocate;
 mod reply;
 mod reply_budget;
@@ -177,6 +178,7 @@ impl RespFrontEnd {
                 locks: locks::KeyLocks::default(),
                 gate: transaction_gate::TransactionGate::default(),
                 value_buffers: output_queue::ValueBuffers::default(),
+                receive_buffers: receive_buffers::ReceiveBuffers::default(),
                 client_memory: client_memory::ClientMemory::new(config.client_memory_max),
                 reply_budget: reply_budget::ReplyBudget::new(
                     config.reply_memory_max.min(config.client_memory_max / 2),

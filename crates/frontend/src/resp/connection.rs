@@ -4,11 +4,11 @@
 //! slot; finished slots are removed from the front only. Invariant: every command taken from the input puts exactly one
 //! reply into the output, unless CLIENT REPLY suppresses it.
 
+mod receive;
+
 use super::client_identity::ClientIdentity;
 use super::command_table::RespCommand;
-use super::limits::{
-    DIRECT_BYTES_MIN, DIRECT_READ_BYTES, HEADER_READ_BYTES, READ_BYTES, SLOT_BYTES_MAX, SLOTS_MAX,
-};
+use super::limits::{SLOT_BYTES_MAX, SLOTS_MAX};
 use super::locks::{ClientIndex, KeyAccess};
 use super::operation::RespOperation;
 use super::output_queue::OutputQueue;
@@ -22,12 +22,10 @@ use super::transaction::ConnectionTransaction;
 use super::turn_share::TurnShare;
 use bytes::{Bytes, BytesMut};
 use headwater_host::clock::Nanos;
-use headwater_host::receive::receive_into;
 use headwater_host::width::{narrow, to_usize};
 use headwater_ssd::command::NamespaceId;
-use rustix::net::{RecvFlags, recv};
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 /// The state of a slot.
 #[derive(Debug)]
@@ -134,6 +132,8 @@ pub(crate) struct RespConnection {
     pub(crate) life: ConnectionLife,
     pub(crate) no_evict: bool,
     pub(crate) input: BytesMut,
+    /// Bytes of the buffer that the input lies in, if it was made for a long argument; else 0.
+    long_input: usize,
     pub(crate) parser: RespParser,
     pub(crate) protocol_error: Option<ProtocolError>,
     pub(crate) pending: ParsedCommands,
@@ -188,6 +188,7 @@ impl RespConnection {
             life: ConnectionLife::Open,
             no_evict: false,
             input: BytesMut::new(),
+            long_input: 0,
             parser: RespParser::default(),
             protocol_error: None,
             pending: ParsedCommands::default(),
@@ -287,6 +288,7 @@ impl RespConnection {
         self.pending = ParsedCommands::default();
         self.transaction = ConnectionTransaction::default();
         self.input = BytesMut::new();
+        self.long_input = 0;
         self.output = OutputQueue::default();
     }
 
@@ -402,86 +404,6 @@ impl RespConnection {
             self.output.push_reply(reply, self.protocol, &mut shared.value_buffers);
         } else {
             self.open_slot(PipelineSlotState::Ready(reply), RespCommand::Ping, 0, Nanos::ZERO);
-        }
-    }
-
-    /// Reads once from the socket. Returns the number of bytes, or `None` if none can be read now.
-    pub(crate) fn read(&mut self, scratch: &mut [u8]) -> Option<usize> {
-        self.make_room();
-        let socket = self.socket.as_ref()?;
-        let missing = self.missing_bytes();
-        let is_direct = missing >= DIRECT_BYTES_MIN || (missing > 0 && self.ready.after_long);
-        // Behind a long argument comes probably the header of the next one: the less of that one arrives with it, the
-        // less is copied.
-        let asked = match (is_direct, self.ready.after_long) {
-            (true, _) => {
-                let room = self.input.capacity() - self.input.len();
-                (missing + HEADER_READ_BYTES).min(DIRECT_READ_BYTES).min(room)
-            }
-            (false, true) => HEADER_READ_BYTES,
-            (false, false) => scratch.len(),
-        };
-        let received = if is_direct {
-            receive_into(socket.as_fd(), &mut self.input, asked)
-        } else {
-            recv(socket.as_fd(), &mut scratch[..asked], RecvFlags::empty()).map(|(_, count)| count)
-        };
-        match received {
-            Ok(0) => {
-                // After end of file, pending replies are still sent.
-                self.life = ConnectionLife::Closing;
-                self.ready.readable = false;
-                None
-            }
-            Ok(count) => {
-                self.ready.readable = count == asked || self.ready.hung_up;
-                self.ready.after_long = is_direct;
-                if !is_direct {
-                    if self.input.capacity() - self.input.len() < count {
-                        self.input.reserve(count.max(READ_BYTES / 4));
-                    }
-                    self.input.extend_from_slice(&scratch[..count]);
-                }
-                Some(count)
-            }
-            Err(rustix::io::Errno::AGAIN) => {
-                self.ready.readable = false;
-                None
-            }
-            Err(rustix::io::Errno::INTR) => None,
-            Err(_) => {
-                self.life = ConnectionLife::Dead;
-                self.ready.readable = false;
-                None
-            }
-        }
-    }
-
-    /// Returns the bytes that the rest of a long argument needs beyond what the input has room for.
-    pub(crate) fn missing_room(&self) -> usize {
-        self.parser.bytes_needed().saturating_sub(self.input.capacity())
-    }
-
-    /// Returns the bytes of the present argument that have not arrived; 0 if its length is unknown.
-    fn missing_bytes(&self) -> usize {
-        self.parser.bytes_needed().saturating_sub(self.input.len())
-    }
-
-    /// Makes room for the whole present argument, once, and for a read of what follows: the bytes are received where the
-    /// value stays. Behind a longer input the room doubles at the least, so that the arguments of one command are not
-    /// copied for each of them.
-    fn make_room(&mut self) {
-        let needed = self.parser.bytes_needed();
-        if needed <= self.input.capacity() {
-            return;
-        }
-        let behind = needed - self.input.len();
-        if self.input.len() > needed / 2 {
-            self.input.reserve(behind);
-        } else if !self.input.try_reclaim(behind) {
-            let mut room = BytesMut::with_capacity(needed + HEADER_READ_BYTES);
-            room.extend_from_slice(&self.input);
-            self.input = room;
         }
     }
 }

@@ -449,7 +449,11 @@ fn parse_more(connection: &mut RespConnection, pending: &mut ParsedCommands, sha
     };
     let parsed = connection.parser.parse(&mut connection.input, &rules, &mut pending.batch);
     connection.protocol_error = parsed.error;
-    pending.chunk = connection.input.split_to(parsed.consumed).freeze();
+    // An empty piece of the input would keep its buffer from being used again.
+    if parsed.consumed > 0 {
+        pending.chunk = connection.input.split_to(parsed.consumed).freeze();
+        connection.leave_long_input(&mut shared.receive_buffers);
+    }
     if connection.input.len() > QUERY_BUFFER_BYTES_MAX {
         connection.life = ConnectionLife::Dead;
     }

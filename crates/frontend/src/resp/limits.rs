@@ -67,6 +67,10 @@ pub const DIRECT_BYTES_MIN: usize = 16 << 10;
 pub const DIRECT_READ_BYTES: usize = 256 << 10;
 /// Bytes requested in the first read behind such an argument.
 pub const HEADER_READ_BYTES: usize = 4 << 10;
+/// Bytes of receive buffers of long arguments kept for reuse, for all clients together.
+pub const RECEIVE_BUFFERS_BYTES_MAX: usize = 64 << 20;
+/// Receive buffers of long arguments kept for reuse.
+pub const RECEIVE_BUFFERS_MAX: usize = 64;
 /// Bytes sent to one client in one turn.
 pub const TURN_SENT_BYTES_EACH: usize = 256 << 10;
 /// Bytes sent to all clients in one turn.

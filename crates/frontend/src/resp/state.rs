@@ -10,6 +10,7 @@ use super::limits::REPLY_SHARE_BYTES;
 use super::locks::{ClientIndex, KeyLocks};
 use super::output_queue::ValueBuffers;
 use super::password_hash::SaltedHash;
+use super::receive_buffers::ReceiveBuffers;
 use super::reply_budget::ReplyBudget;
 use super::settings::RespSettings;
 use super::slow_work::{SlowTask, SlowWork};
@@ -108,6 +109,7 @@ pub(crate) struct RespState {
     pub(crate) locks: KeyLocks,
     pub(crate) gate: TransactionGate,
     pub(crate) value_buffers: ValueBuffers,
+    pub(crate) receive_buffers: ReceiveBuffers,
     pub(crate) client_memory: ClientMemory,
     pub(crate) reply_budget: ReplyBudget,
     pub(crate) large_writes: LargeWrites,

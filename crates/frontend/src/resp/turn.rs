@@ -183,7 +183,7 @@ impl RespFrontEnd {
                     has_more = true;
                     break;
                 }
-                let Some(count) = connection.read(&mut scratch) else {
+                let Some(count) = connection.read(&mut scratch, &mut turn.shared.receive_buffers) else {
                     break;
                 };
                 connection.last_active = turn.shared.now;
