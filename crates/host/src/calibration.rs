@@ -6,6 +6,7 @@
 
 mod measure;
 pub mod memory;
+pub mod persist;
 
 use crate::clock::{Clock, Nanos};
 use crate::topology::Topology;
@@ -72,6 +73,9 @@ struct CachedValues {
     /// Since version 0.1: absent until it is requested, and if it does not parse.
     #[serde(default, deserialize_with = "rows_or_none", skip_serializing_if = "Option::is_none")]
     memory: Option<Vec<MemoryCost>>,
+    /// Since version 0.1: absent until it is requested.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    streaming_persist_from_bytes: Option<u64>,
     #[serde(flatten)]
     extra: BTreeMap<String, serde_json::Value>,
 }
@@ -166,6 +170,7 @@ impl CacheLocation {
 fn measure(clock: &Clock) -> CachedValues {
     CachedValues {
         memory: None,
+        streaming_persist_from_bytes: None,
         extra: BTreeMap::new(),
         // A system without spare eventfds or threads gets the longest spin.
         wake_round_trip_ns: measure::wake_round_trip(clock).unwrap_or(SPIN_MAX).0,
@@ -217,6 +222,7 @@ mod tests {
         wake_round_trip_ns: 7_000,
         streaming_copy_from_bytes: 2_048,
         memory: None,
+        streaming_persist_from_bytes: None,
         extra: BTreeMap::new(),
     };
 

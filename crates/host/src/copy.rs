@@ -12,6 +12,7 @@ mod avx512;
 mod byte_pass;
 mod dispatch;
 mod fold;
+pub mod persist;
 mod portable;
 #[cfg(target_arch = "x86_64")]
 mod stream;

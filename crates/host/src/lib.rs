@@ -20,6 +20,7 @@ pub mod fork;
 pub mod growing_slice;
 pub mod mapped_region;
 pub mod numa;
+pub mod persistent_memory;
 pub mod pinning;
 pub mod receive;
 pub mod registers;

@@ -7,11 +7,11 @@
 //! Memory of another process is accepted if it cannot be shrunk while mapped, which is a memfd sealed against shrinking,
 //! or if the process has a [`FaultGuard`](crate::fault_guard::FaultGuard).
 //!
-//! # What this does not do
-//! It handles no I/O virtual addresses (`dma::iova` does).
+//! It handles no I/O virtual addresses: `dma::iova` does.
 
 mod guarded;
 mod joined;
+mod persist;
 mod socket;
 
 pub use joined::{JoinError, SharedPages};

@@ -4,6 +4,7 @@
 //! has no resources to measure.
 
 use crate::clock::{Clock, Nanos};
+use crate::copy::persist::{DrainPromise, PersistentCopies};
 use crate::copy::{STREAMING_BYTES_MIN, copy, copy_streaming};
 use crate::mapped_region::MappedRegion;
 use rustix::event::{EventfdFlags, eventfd};
@@ -22,6 +23,7 @@ const COLD_BYTES: usize = 64 << 20;
 /// The bytes that each kind of copy moves at each size.
 const COPY_BYTES: usize = 1 << 20;
 const COPY_SIZES: [usize; 5] = [STREAMING_BYTES_MIN, 2_048, 4_096, 16_384, 65_536];
+const PERSIST_SIZES: [usize; 6] = [64, 128, 256, 512, 1_024, 4_096];
 /// The time limit for touching memory; a busy host may need much longer for all of it.
 const COLD_SPAN: Nanos = Nanos::from_millis(20);
 
@@ -81,6 +83,38 @@ fn wait_for_counter(counter_file: &OwnedFd) -> io::Result<u8> {
 /// Returns the smallest size from which on copying past the cache into cold memory is faster; `u64::MAX` if it never
 /// is; an error if the system had no memory to measure in, or not soon enough.
 pub(super) fn streaming_copy_from_bytes(clock: &Clock) -> io::Result<u64> {
+    crossover(clock, &COPY_SIZES, copy, copy_streaming)
+}
+
+/// Returns the smallest size from which on a durable copy into cold memory is faster past the cache than through it;
+/// otherwise as [`streaming_copy_from_bytes`].
+pub(super) fn streaming_persist_from_bytes(clock: &Clock) -> io::Result<u64> {
+    crossover(clock, &PERSIST_SIZES, persist_cached, persist_streaming)
+}
+
+fn persist_cached(dst: &mut [u8], src: &[u8]) {
+    let mut copies = PersistentCopies::default();
+    copies.copy_cached(dst, src);
+    let _promise: DrainPromise = copies.drain();
+}
+
+fn persist_streaming(dst: &mut [u8], src: &[u8]) {
+    let mut copies = PersistentCopies::default();
+    copies.copy_streaming(dst, src);
+    let _promise: DrainPromise = copies.drain();
+}
+
+/// A function that copies between slices of one length.
+type CopyFunction = fn(&mut [u8], &[u8]);
+
+/// Returns the smallest of the rising sizes from which on `streaming` is faster in cold memory than `cached`; `u64::MAX`
+/// if it never is; an error if the system had no memory to measure in, or not soon enough.
+fn crossover(
+    clock: &Clock,
+    sizes: &[usize],
+    cached: CopyFunction,
+    streaming: CopyFunction,
+) -> io::Result<u64> {
     let mut cold = MappedRegion::zeroed(COLD_BYTES).map_err(io::Error::other)?;
     let start = clock.now();
     for part in cold.chunks_mut(1 << 20) {
@@ -91,14 +125,14 @@ pub(super) fn streaming_copy_from_bytes(clock: &Clock) -> io::Result<u64> {
             page[0] = 1;
         }
     }
-    let source = vec![0x5A; COPY_SIZES[COPY_SIZES.len() - 1]];
+    let source = vec![0x5A; sizes.last().copied().unwrap_or(0)];
     let mut at = 0;
     let mut from = u64::MAX;
     // From the largest down, until the cached copy is faster: a single fast result below that is an outlier.
-    for size in COPY_SIZES.into_iter().rev() {
-        let cached = time_copies(clock, &mut cold, &mut at, &source[..size], copy);
-        let streamed = time_copies(clock, &mut cold, &mut at, &source[..size], copy_streaming);
-        if streamed >= cached {
+    for &size in sizes.iter().rev() {
+        let by_cache = time_copies(clock, &mut cold, &mut at, &source[..size], cached);
+        let streamed = time_copies(clock, &mut cold, &mut at, &source[..size], streaming);
+        if streamed >= by_cache {
             break;
         }
         from = size as u64;
@@ -107,13 +141,7 @@ pub(super) fn streaming_copy_from_bytes(clock: &Clock) -> io::Result<u64> {
 }
 
 /// Returns the time to copy a megabyte piece by piece into memory that was not written for a while.
-fn time_copies(
-    clock: &Clock,
-    cold: &mut [u8],
-    at: &mut usize,
-    source: &[u8],
-    by: fn(&mut [u8], &[u8]),
-) -> Nanos {
+fn time_copies(clock: &Clock, cold: &mut [u8], at: &mut usize, source: &[u8], by: CopyFunction) -> Nanos {
     let before = clock.now();
     for _ in 0..COPY_BYTES / source.len() {
         if *at + source.len() > cold.len() {
