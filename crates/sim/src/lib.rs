@@ -5,7 +5,8 @@
 //! Invariant: the same seed gives the same run, completion by completion, on every machine.
 //! The device code is the code that runs live; only time, flash and power are simulated: [`media::SimMedia`] models the
 //! timing of channels and dies, [`faults`] cuts the power and damages operations in flight, [`workload`] issues
-//! commands, and [`checker`] compares each completion with the device's promises.
+//! commands, and [`checker`] compares each completion with the device's promises. [`persistence`] simulates persistent
+//! memory, for algorithms that store there without a device.
 #![forbid(unsafe_code)]
 
 pub mod checker;
@@ -14,6 +15,7 @@ pub mod faults;
 pub mod flash;
 pub mod id_window;
 pub mod media;
+pub mod persistence;
 pub mod presets;
 pub mod replay;
 pub mod simulated_device;
