@@ -11,6 +11,7 @@ mod io;
 mod large;
 mod memory;
 mod mixed;
+mod persist;
 mod pool;
 mod recovery;
 mod resp;
@@ -29,6 +30,7 @@ use crate::experiment::LabExperiment;
 /// All experiments, in the order of the list.
 pub(crate) const TABLE: &[LabExperiment] = &[
     copy::EXPERIMENT,
+    persist::EXPERIMENT,
     device::EXPERIMENT,
     resp::EXPERIMENT,
     pool::EXPERIMENT,
