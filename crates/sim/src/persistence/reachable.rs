@@ -116,7 +116,7 @@ fn run_random(random: &mut fastrand::Rng) -> SimPersistentMemory {
             2 => memory.store(word, &[value; 16]),
             3 => memory.store(word + 7, &[value; 2]),
             4 => memory.store_streaming(word, &[value; 8]),
-            5 => memory.flush(word..word + random.usize(1..=16)),
+            5 => memory.flush(word..word + random.usize(1..=56)),
             6 => memory.write_word(word, u64::from(value)),
             _ => memory.fence().unwrap(),
         }

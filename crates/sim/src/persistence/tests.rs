@@ -141,6 +141,20 @@ fn store_over_several_lines_is_divided_at_their_boundaries() {
 }
 
 #[test]
+fn flush_covers_every_line_that_its_range_touches_and_no_other() {
+    for (range, durable) in [(63..64, 1), (63..65, 2), (64..65, 1), (0..128, 2), (63..129, 3), (64..64, 0)] {
+        let memory = SimPersistentMemory::zeroed(BYTES);
+        for word in [0, 64, 128] {
+            memory.store_word(word, 1);
+        }
+        memory.flush(range.clone());
+        memory.fence().unwrap();
+        let states = words_at_end(&memory, ALL, &[0, 64, 128]);
+        assert_eq!(states.len(), 1 << (3 - durable), "{range:?}");
+    }
+}
+
+#[test]
 fn sample_of_many_states_repeats_with_its_seed_and_contains_only_possible_states() {
     let seed = fastrand::u64(..);
     let memory = SimPersistentMemory::zeroed(BYTES);
