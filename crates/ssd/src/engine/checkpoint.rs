@@ -78,6 +78,8 @@ struct CheckpointWriter {
     /// The map, and the bytes of it that are written.
     map: Vec<u8>,
     map_written: usize,
+    /// Checksum of the bytes that are written.
+    map_crc: u32,
     encoder: IndexEncoder,
     /// Next segment of the index; the block entries and the tail follow the last one.
     segment: usize,
@@ -201,6 +203,7 @@ impl Checkpointer {
             map_number,
             part: CheckpointPart::FirstMap,
             map_written: 0,
+            map_crc: 0,
             encoder: IndexEncoder::new(),
             segment: 0,
             end_barrier: None,
@@ -363,11 +366,14 @@ impl CheckpointWriter {
             }
         };
         extent.pages += 1;
-        self.map_written += used;
-        if self.map_written < self.map.len() {
+        // Page by page: the map of a large medium in one pass would stop every client for milliseconds.
+        let end = self.map_written + used;
+        self.map_crc = crc32c(self.map_crc, &self.map[self.map_written..end]);
+        self.map_written = end;
+        if end < self.map.len() {
             return;
         }
-        extent.crc = crc32c(0, &self.map);
+        extent.crc = std::mem::take(&mut self.map_crc);
         match self.part {
             CheckpointPart::FirstMap => {
                 self.part = CheckpointPart::SecondMap;

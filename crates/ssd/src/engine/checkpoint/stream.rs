@@ -99,7 +99,10 @@ pub(crate) fn encode_map<M: Media>(ftl: &Ftl<M>, root: &CheckpointRoot) -> Vec<u
         blocks: U32::new(u32::try_from(blocks).expect("a medium has at most 2^26 blocks")),
         segments: U32::new(u32::try_from(SEGMENTS).expect("a constant")),
     };
-    let mut map = head.as_bytes().to_vec();
+    let mut map = Vec::with_capacity(
+        head.as_bytes().len() + NAMESPACES * 8 + blocks * size_of::<CheckpointBlockLayout>(),
+    );
+    map.extend_from_slice(head.as_bytes());
     for namespace in ftl.counts().iter().take(NAMESPACES) {
         let cleared = namespace.cleared.0;
         map.extend_from_slice(&cleared.to_le_bytes());
