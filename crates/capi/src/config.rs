@@ -6,7 +6,7 @@
 use crate::call_error::CallError;
 use crate::code::ResultCode;
 use crate::ffi::{self, OutPointer, run_call};
-use headwater_dma::pool::{ChunkRule, MemoryPinner, MlockPinner, NoPinning, PoolConfig, TierThresholds};
+use headwater_dma::pool::{ChunkRule, MemoryPinner, MlockPinner, NoPinning, PoolConfig, TierSetting};
 use headwater_host::clock::Nanos;
 use std::ffi::{CStr, c_char};
 use std::sync::Arc;
@@ -98,7 +98,7 @@ impl HwPoolConfig {
         passed.validate(tiers)
     }
 
-    fn validate(&self, tiers: Option<TierThresholds>) -> Result<(PoolConfig, TickerMode), CallError> {
+    fn validate(&self, tiers: Option<TierSetting>) -> Result<(PoolConfig, TickerMode), CallError> {
         let either = |field, value: u32| match value {
             0 | 1 => Ok(value == 1),
             _ => Err(CallError::InvalidValue { field, value: value.into(), choice: "0 or 1" }),
@@ -151,11 +151,11 @@ pub(crate) fn bytes(field: &'static str, value: u64) -> Result<usize, CallError>
     })
 }
 
-/// Returns the tier limits that a preset names; `None` for null and for "calibrated".
+/// Returns the tier limits that a preset names; `None` for null.
 ///
 /// # Safety
 /// A pointer that is not null points to a terminated string, or to at least `PRESET_MAX` bytes.
-unsafe fn parse_preset(preset: *const c_char) -> Result<Option<TierThresholds>, CallError> {
+unsafe fn parse_preset(preset: *const c_char) -> Result<Option<TierSetting>, CallError> {
     if preset.is_null() {
         return Ok(None);
     }
@@ -169,7 +169,7 @@ unsafe fn parse_preset(preset: *const c_char) -> Result<Option<TierThresholds>, 
         }
     }
     let name = CStr::from_bytes_until_nul(&name).ok().and_then(|name| name.to_str().ok());
-    name.and_then(|name| TierThresholds::parse(name).ok()).ok_or(CallError::Preset)
+    name.and_then(|name| TierSetting::parse(name).ok()).map(Some).ok_or(CallError::Preset)
 }
 
 /// Writes the defaults: chunks of 4 MiB that adapt, a cap of 256 MiB, an idle time of 10 s, a ticker thread.
@@ -193,6 +193,7 @@ pub unsafe extern "C" fn hw_pool_config_init(config: *mut HwPoolConfig, config_b
 #[cfg(test)]
 mod tests {
     use super::*;
+    use headwater_dma::pool::TierThresholds;
 
     fn defaults() -> HwPoolConfig {
         HwPoolConfig::from_pool_config(&PoolConfig::default())
@@ -223,13 +224,13 @@ mod tests {
     fn known_presets_are_accepted_and_unknown_ones_refused() {
         let numbers = TierThresholds { small_max: 512, large_min: 1 << 20 };
         for (name, borders) in [
-            (c"paper-4.1", Some(TierThresholds::PAPER_4_1)),
-            (c"paper-5.2", Some(TierThresholds::PAPER_5_2)),
-            (c"512:1048576", Some(numbers)),
-            (c"calibrated", None),
+            (c"paper-4.1", TierThresholds::PAPER_4_1.into()),
+            (c"paper-5.2", TierThresholds::PAPER_5_2.into()),
+            (c"512:1048576", numbers.into()),
+            (c"calibrated", TierSetting::Calibrated),
         ] {
             let config = HwPoolConfig { preset: name.as_ptr(), ..defaults() };
-            assert_eq!(read(&config).unwrap().0.tiers, borders);
+            assert_eq!(read(&config).unwrap().0.tiers, Some(borders));
         }
         for name in [c"", c"paper", c"a name that is longer than any preset", c"\xff"] {
             let config = HwPoolConfig { preset: name.as_ptr(), ..defaults() };

@@ -21,7 +21,7 @@ pub use budget::PinTier;
 pub use charge::CapCharge;
 pub use config::{
     CAP_MAX, CHUNK_MAX, CHUNK_MIN, ChunkRule, ConfigError, PAPER_BLOCKS, PaperBlocks, PoolConfig,
-    PoolSharing, STATIC_BYTES_DEFAULT, TierThresholds,
+    PoolSharing, STATIC_BYTES_DEFAULT, TierSetting, TierThresholds,
 };
 pub use dynamic::{DynamicError, ImportFuture, PinnableMemory, PinnedMemory};
 pub use error::PoolError;

@@ -7,7 +7,7 @@ use fastrand::Rng;
 use headwater_dma::buffer::PoolAllocation;
 use headwater_dma::pool::{
     AdmitError, ChunkRule, NodeId, NodePlacement, PinError, Pool, PoolConfig, PoolError, PoolRequest,
-    SimulatedPinner, TierThresholds,
+    SimulatedPinner, TierSetting, TierThresholds,
 };
 use headwater_host::clock::{Clock, Nanos};
 use headwater_host::reservation::{Backing, BackingOrder};
@@ -103,7 +103,7 @@ fn no_two_buffers_overlap_and_every_page_is_counted_over_random_histories() {
     eprintln!("seed {seed}");
     let mut random = Rng::with_seed(seed);
     // Large requests have chunks of their own, and the static tier has fewer slots than there are small requests.
-    let tiers = TierThresholds { small_max: 8 * KIB, large_min: 130 * KIB };
+    let tiers = TierSetting::Limits(TierThresholds { small_max: 8 * KIB, large_min: 130 * KIB });
     for (per_mille, tiers, static_bytes) in
         [(0, None, 0), (50, None, 0), (0, Some(tiers), 96 * KIB), (50, Some(tiers), 96 * KIB)]
     {
@@ -187,13 +187,13 @@ fn impossible_configurations_are_typed_errors() {
         PoolConfig { cache_per_mille: 51, ..config(4 * CHUNK) },
         // These bounds were accepted, and the first tick with bytes in use panicked.
         PoolConfig { chunk_rule: ChunkRule::Adaptive { min: 4 * CHUNK, max: CHUNK }, ..config(4 * CHUNK) },
-        PoolConfig { tiers: Some(TierThresholds { small_max: 9, large_min: 9 }), ..config(4 * CHUNK) },
+        PoolConfig { tiers: Some(TierThresholds { small_max: 9, large_min: 9 }.into()), ..config(4 * CHUNK) },
         PoolConfig { static_bytes: 2 * CHUNK + 4 * KIB, ..config(4 * CHUNK) },
         PoolConfig { static_bytes: 100, ..config(4 * CHUNK) },
     ] {
         assert!(matches!(Pool::open(wrong), Err(PoolError::Config(_))));
     }
-    assert_eq!(TierThresholds::parse("paper-5.2"), Ok(Some(TierThresholds::PAPER_5_2)));
+    assert_eq!(TierSetting::parse("paper-5.2"), Ok(TierThresholds::PAPER_5_2.into()));
 }
 
 #[test]
@@ -296,7 +296,7 @@ fn soak(span: Nanos) {
         placement: nodes.clone(),
         idle: Nanos::from_millis(5),
         chunk_rule: ChunkRule::Adaptive { min: CHUNK, max: 4 * CHUNK },
-        tiers: Some(TierThresholds { small_max: 4 * KIB, large_min: 600 * KIB }),
+        tiers: Some(TierThresholds { small_max: 4 * KIB, large_min: 600 * KIB }.into()),
         static_bytes: 32 * KIB,
         ..config(32 * CHUNK)
     };

@@ -3,7 +3,7 @@
 //! Input: a URL, or a bare path. Output: the location of the device, and its namespace. Invariant: an unknown scheme,
 //! an unknown key and an invalid value are refused, with a message that says what is valid.
 
-use headwater_dma::pool::TierThresholds;
+use headwater_dma::pool::TierSetting;
 use headwater_host::clock::Nanos;
 use headwater_host::uring::UringChoice;
 use headwater_io::model::{ModelContents, ModelSettings, ServiceTimes};
@@ -216,14 +216,12 @@ fn parse_location(text: &str, body: &str, query: &mut UrlParameters<'_>) -> Resu
 /// Parses the settings of the pool, which every device has.
 fn parse_pool(query: &mut UrlParameters<'_>) -> Result<PoolSettings, IoError> {
     let size = |text: &str| parse_size(text).and_then(|bytes| usize::try_from(bytes).ok());
-    let tiers = |text: &str| TierThresholds::parse(text).ok();
+    let tiers = |text: &str| TierSetting::parse(text).ok();
     Ok(PoolSettings {
         chunk_bytes: query.take("pool-chunk", "a size, as 4MiB", size)?,
         cap_bytes: query.take("pool-cap", "a size, as 1GiB", size)?,
         idle: query.take("pool-idle", "a time, as 10s", parse_time)?,
-        tiers: query
-            .take("pool-tiers", "calibrated, paper-4.1, paper-5.2 or SMALL:LARGE in bytes", tiers)?
-            .flatten(),
+        tiers: query.take("pool-tiers", "calibrated, paper-4.1, paper-5.2 or SMALL:LARGE in bytes", tiers)?,
         static_bytes: query.take("pool-static", "a size, as 3MiB", size)?,
         node: query.number("pool-node")?,
     })
@@ -303,6 +301,7 @@ fn parse_size(text: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use headwater_dma::pool::TierThresholds;
 
     fn parsed(text: &str) -> (DeviceLocation, u32) {
         let url = DeviceUrl::parse(text).unwrap();
@@ -374,13 +373,16 @@ mod tests {
             chunk_bytes: Some(1 << 20),
             cap_bytes: Some(32 << 20),
             idle: Some(Nanos(10_000_000_000)),
-            tiers: Some(TierThresholds::PAPER_5_2),
+            tiers: Some(TierThresholds::PAPER_5_2.into()),
             static_bytes: Some(1 << 20),
             node: Some(0),
         };
         assert_eq!((url.location, url.namespace, url.pool), (DeviceLocation::Memory(64 << 20), 2, named));
         let url = DeviceUrl::parse("null:1GiB?pool-tiers=calibrated").unwrap();
-        assert!(url.pool.is_default());
+        assert_eq!(
+            url.pool,
+            PoolSettings { tiers: Some(TierSetting::Calibrated), ..PoolSettings::default() }
+        );
         for (key, says) in [("pool-tiers=big", "paper-5.2"), ("pool-chunk=x", "4MiB"), ("pool-idle=3", "10s")]
         {
             let refused = DeviceUrl::parse(&format!("attach:x?{key}")).unwrap_err().to_string();

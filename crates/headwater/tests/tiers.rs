@@ -16,7 +16,7 @@ fn settings() -> PoolSettings {
     PoolSettings {
         chunk_bytes: Some(MIB),
         cap_bytes: Some(8 * MIB),
-        tiers: Some(TierThresholds::PAPER_5_2),
+        tiers: Some(TierThresholds::PAPER_5_2.into()),
         static_bytes: Some(64 * KIB),
         ..PoolSettings::default()
     }

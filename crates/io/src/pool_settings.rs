@@ -5,7 +5,7 @@
 
 use crate::error::IoError;
 use headwater_dma::pool::{
-    ChunkRule, NodeId, PoolConfig, PoolError, STATIC_BYTES_DEFAULT, TierThresholds, placement_on,
+    ChunkRule, NodeId, PoolConfig, PoolError, STATIC_BYTES_DEFAULT, TierSetting, placement_on,
 };
 use headwater_host::clock::Nanos;
 use headwater_host::reservation::PAGE_BYTES;
@@ -20,7 +20,7 @@ pub struct PoolSettings {
     /// t: the time after which an empty chunk is unpinned.
     pub idle: Option<Nanos>,
     /// The limits of the tiers. If not named: those of `HEADWATER_TIERS`, else the measured ones of this machine.
-    pub tiers: Option<TierThresholds>,
+    pub tiers: Option<TierSetting>,
     /// Bytes of the static tier; 0 for none. If not named: 3 MiB, or less where the cap or the device is small.
     pub static_bytes: Option<usize>,
     /// The memory node, by the kernel's number. If not named: that of the allocating thread.
@@ -87,16 +87,16 @@ impl PoolSettings {
     /// # Errors
     /// [`IoError::Pool`] for any other text.
     pub fn with_tiers(self, text: &str) -> Result<Self, IoError> {
-        let parsed = TierThresholds::parse(text);
+        let parsed = TierSetting::parse(text);
         let tiers = parsed.map_err(|_| PoolError::Config(headwater_dma::pool::ConfigError::TiersText))?;
-        Ok(Self { tiers, ..self })
+        Ok(Self { tiers: Some(tiers), ..self })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use headwater_dma::pool::Pool;
+    use headwater_dma::pool::{Pool, TierThresholds};
 
     fn base() -> PoolConfig {
         PoolConfig { cap: 64 << 20, static_bytes: STATIC_BYTES_DEFAULT, ..PoolConfig::default() }
@@ -111,7 +111,7 @@ mod tests {
             chunk_bytes: Some(1 << 20),
             cap_bytes: Some(8 << 20),
             idle: Some(Nanos(5)),
-            tiers: Some(TierThresholds::PAPER_4_1),
+            tiers: Some(TierThresholds::PAPER_4_1.into()),
             ..PoolSettings::default()
         };
         let config = named.apply(base()).unwrap();

@@ -11,7 +11,7 @@
 //! Import: the smallest measured size from which on, at every measured size, preparing the caller's resident memory for
 //! the device was cheaper than copying it to prepared memory, both with cold caches; never, if there is no such size.
 
-use super::{PoolConfig, TierThresholds};
+use super::{PoolConfig, TierSetting, TierThresholds};
 use headwater_host::calibration::memory::{MemoryCost, MemoryCosts};
 use headwater_host::clock::Clock;
 use std::fmt;
@@ -136,7 +136,16 @@ pub fn tiers_variable() -> Option<String> {
 /// # Errors
 /// [`InvalidThresholds`] if it is not.
 pub fn check_tiers_variable() -> Result<(), InvalidThresholds> {
-    tiers_variable().map_or(Ok(()), |text| TierThresholds::parse(&text).map(|_| ()))
+    tiers_variable().map_or(Ok(()), |text| TierSetting::parse(&text).map(|_| ()))
+}
+
+/// Returns the setting of a pool: its own, else that of the variable, else the measured limits.
+fn setting_of(own: Option<TierSetting>, variable: Option<&str>) -> Result<TierSetting, InvalidThresholds> {
+    match (own, variable) {
+        (Some(setting), _) => Ok(setting),
+        (None, Some(text)) => TierSetting::parse(text),
+        (None, None) => Ok(TierSetting::Calibrated),
+    }
 }
 
 impl TierChoice {
@@ -146,11 +155,8 @@ impl TierChoice {
     /// # Errors
     /// [`InvalidThresholds`] if the variable is not valid.
     pub fn of(config: &PoolConfig) -> Result<Self, InvalidThresholds> {
-        if let Some(borders) = config.tiers {
-            return Ok(Self::tiers_variable(borders));
-        }
-        if let Some(borders) = tiers_variable().map_or(Ok(None), |text| TierThresholds::parse(&text))? {
-            return Ok(Self::tiers_variable(borders));
+        if let TierSetting::Limits(limits) = setting_of(config.tiers, tiers_variable().as_deref())? {
+            return Ok(Self::of_limits(limits));
         }
         if config.static_bytes == 0 {
             // Without a static tier nothing depends on the costs but imports, which are chosen when they are made.
@@ -164,7 +170,7 @@ impl TierChoice {
 
     /// Returns the choice for given thresholds. The paper has no import: its presets and plain numbers import from the
     /// large threshold on.
-    fn tiers_variable(thresholds: TierThresholds) -> Self {
+    fn of_limits(thresholds: TierThresholds) -> Self {
         let origin = match thresholds {
             TierThresholds::PAPER_4_1 => ChoiceOrigin::Paper41,
             TierThresholds::PAPER_5_2 => ChoiceOrigin::Paper52,
@@ -197,8 +203,10 @@ impl TierChoice {
         chunk: usize,
         way: PrepareMethod,
     ) -> Result<Self, InvalidThresholds> {
-        let named = text.map_or(Ok(None), TierThresholds::parse)?;
-        Ok(named.map_or_else(|| Self::calibrated(costs, chunk, way), Self::tiers_variable))
+        Ok(match text.map_or(Ok(TierSetting::Calibrated), TierSetting::parse)? {
+            TierSetting::Calibrated => Self::calibrated(costs, chunk, way),
+            TierSetting::Limits(limits) => Self::of_limits(limits),
+        })
     }
 }
 
@@ -276,10 +284,23 @@ mod tests {
 
     #[test]
     fn configured_thresholds_need_no_measurement() {
-        let of = |tiers| TierChoice::of(&PoolConfig { tiers: Some(tiers), ..PoolConfig::default() }).unwrap();
+        let of = |tiers: TierThresholds| {
+            TierChoice::of(&PoolConfig { tiers: Some(tiers.into()), ..PoolConfig::default() }).unwrap()
+        };
         let choice = of(TierThresholds::PAPER_5_2);
         assert_eq!((choice.origin, choice.import_min), (ChoiceOrigin::Paper52, Some((128 << 10) + 1)));
         assert_eq!(of(TierThresholds { small_max: 0, large_min: 9 }).origin, ChoiceOrigin::Numbers);
+    }
+
+    #[test]
+    fn own_setting_of_a_pool_wins_over_the_variable() {
+        // `calibrated` for one pool was the same as no setting, so that the variable decided.
+        let variable = Some("paper-5.2");
+        assert_eq!(setting_of(Some(TierSetting::Calibrated), variable), Ok(TierSetting::Calibrated));
+        assert_eq!(setting_of(None, variable), Ok(TierThresholds::PAPER_5_2.into()));
+        assert_eq!(setting_of(None, None), Ok(TierSetting::Calibrated));
+        assert_eq!(setting_of(Some(TierSetting::Calibrated), Some("large")), Ok(TierSetting::Calibrated));
+        assert!(setting_of(None, Some("large")).is_err());
     }
 
     #[test]

@@ -24,23 +24,39 @@ impl TierThresholds {
     pub const PAPER_4_1: Self = Self { small_max: 4 << 10, large_min: 4 << 20 };
     /// Section 5.2 of the paper: small up to 4 KB, big above 128 KB.
     pub const PAPER_5_2: Self = Self { small_max: 4 << 10, large_min: (128 << 10) + 1 };
+}
 
-    /// Parses a value of `HEADWATER_TIERS`: `paper-4.1`, `paper-5.2`, or `SMALL:LARGE` in bytes. Returns `None` for
-    /// `calibrated`, which means the measured thresholds.
+/// The limits of the tiers as an operator names them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TierSetting {
+    /// The measured limits of this machine.
+    Calibrated,
+    /// These limits.
+    Limits(TierThresholds),
+}
+
+impl From<TierThresholds> for TierSetting {
+    fn from(limits: TierThresholds) -> Self {
+        Self::Limits(limits)
+    }
+}
+
+impl TierSetting {
+    /// Parses a value of `HEADWATER_TIERS`: `calibrated`, `paper-4.1`, `paper-5.2`, or `SMALL:LARGE` in bytes.
     ///
     /// # Errors
     /// [`InvalidThresholds`] for any other text.
-    pub fn parse(text: &str) -> Result<Option<Self>, InvalidThresholds> {
+    pub fn parse(text: &str) -> Result<Self, InvalidThresholds> {
         let not = || InvalidThresholds { text: text.to_owned() };
         match text.trim() {
-            "calibrated" => Ok(None),
-            "paper-4.1" => Ok(Some(Self::PAPER_4_1)),
-            "paper-5.2" => Ok(Some(Self::PAPER_5_2)),
+            "calibrated" => Ok(Self::Calibrated),
+            "paper-4.1" => Ok(TierThresholds::PAPER_4_1.into()),
+            "paper-5.2" => Ok(TierThresholds::PAPER_5_2.into()),
             numbers => {
                 let (small, large) = numbers.split_once(':').ok_or_else(not)?;
                 let number = |digits: &str| digits.trim().parse::<usize>().map_err(|_| not());
-                let borders = Self { small_max: number(small)?, large_min: number(large)? };
-                if borders.small_max < borders.large_min { Ok(Some(borders)) } else { Err(not()) }
+                let limits = TierThresholds { small_max: number(small)?, large_min: number(large)? };
+                if limits.small_max < limits.large_min { Ok(limits.into()) } else { Err(not()) }
             }
         }
     }
@@ -197,7 +213,7 @@ pub struct PoolConfig {
     pub min_idle: usize,
     /// Tier thresholds. `None`: those of `HEADWATER_TIERS`, else the measured ones of this machine; see
     /// [`TierChoice::of`](super::calibration::TierChoice::of).
-    pub tiers: Option<TierThresholds>,
+    pub tiers: Option<TierSetting>,
     /// Bytes of the static tier on each node: blocks for small requests, pinned with the first of these for as long as the
     /// pool is open. 0 for none: small requests are then served as medium ones.
     pub static_bytes: usize,
@@ -281,7 +297,7 @@ impl PoolConfig {
         if self.cache_per_mille > 50 {
             return Err(ConfigError::CacheShare { per_mille: self.cache_per_mille });
         }
-        if let Some(TierThresholds { small_max, large_min }) = self.tiers
+        if let Some(TierSetting::Limits(TierThresholds { small_max, large_min })) = self.tiers
             && small_max >= large_min
         {
             return Err(ConfigError::Thresholds { small_max, large_min });

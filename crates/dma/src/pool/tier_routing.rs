@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     fn tiers(thresholds: TierThresholds, static_bytes: usize) -> TierRouting {
-        let config = PoolConfig { tiers: Some(thresholds), static_bytes, ..PoolConfig::default() };
+        let config = PoolConfig { tiers: Some(thresholds.into()), static_bytes, ..PoolConfig::default() };
         TierRouting::of(&config).unwrap()
     }
 

@@ -51,7 +51,7 @@ fn config() -> PoolConfig {
         cap: 32 * MIB,
         chunk: 2 * MIB,
         chunk_rule: ChunkRule::Fixed,
-        tiers: Some(TierThresholds::PAPER_5_2),
+        tiers: Some(TierThresholds::PAPER_5_2.into()),
         static_bytes: STATIC,
         backing: BackingOrder::only(Backing::Small),
         ..PoolConfig::default()

@@ -102,7 +102,7 @@ impl TierMemory {
             chunk,
             chunk_rule: ChunkRule::Fixed,
             // The paper measures its big requests in blocks of 32 MB that many of them share: chunks, not memory of each.
-            tiers: Some(TierThresholds { large_min: usize::MAX, ..borders }),
+            tiers: Some(TierThresholds { large_min: usize::MAX, ..borders }.into()),
             pinner,
             clock: time,
             ..PoolConfig::default()
