@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails at the first unexpected result")]
 
 use headwater::dma::pool::{PinTier, PoolError, TierThresholds};
-use headwater::host::clock::Nanos;
+use headwater::host::clock::{Clock, Nanos};
 use headwater::host::shared_memory::SharedMemory;
 use headwater::{Command, Device, IoError, NamespaceSpec, PoolSettings, TransferData, WriteDurability};
 use std::pin::pin;
@@ -152,6 +152,33 @@ fn imported_memory_is_used_in_place_and_a_device_of_its_own_pool_refuses_it() {
     let blocks =
         keys.create_namespace(NamespaceSpec { block_bytes: 4_096, size: 64, ..NamespaceSpec::keys() });
     assert!(blocks.is_ok());
+}
+
+#[test]
+fn idle_time_and_chunk_size_take_effect_without_a_call_on_every_device() {
+    // Pools of devices without registration (null:, model:, nvme-tcp:) had no thread: named settings t had no effect.
+    let file = file();
+    let uring = format!("io-uring:{}", file.path().display());
+    for url in ["null:1GiB", "model:64MiB", "mem:64MiB", &uring] {
+        let settings = PoolSettings {
+            chunk_bytes: None,
+            cap_bytes: Some(64 * MIB),
+            idle: Some(Nanos::from_millis(32)),
+            ..settings()
+        };
+        let mut device = Device::open_with(url, &settings).unwrap();
+        let first = device.pool().config().chunk as u64;
+        let held: Vec<_> = (0..320).map(|_| device.buffer(128 * KIB).unwrap()).collect();
+        // An eighth of 40 MiB, rounded up.
+        while device.pool().statistics().chunk_bytes != 8 << 20 {
+            assert!(device.pool().statistics().chunk_bytes >= first.min(2 << 20), "{url}");
+            Clock::sleep(Nanos::from_millis(1));
+        }
+        drop(held);
+        while device.pool().statistics().tier_bytes[1] > 0 {
+            Clock::sleep(Nanos::from_millis(1));
+        }
+    }
 }
 
 #[test]

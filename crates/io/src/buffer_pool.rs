@@ -9,20 +9,36 @@ use crate::pool_settings::PoolSettings;
 use headwater_dma::buffer::PoolAllocation;
 use headwater_dma::pool::{Pool, PoolConfig, PoolError, PoolRequest, PoolTicker};
 use headwater_host::clock::Nanos;
+use std::sync::{Arc, OnceLock};
 
 /// The pool and its thread.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct BufferPool {
     pool: Pool,
-    _ticker: PoolTicker,
+    /// `None` for the pool of the process, whose thread is not that of a device.
+    _ticker: Option<Arc<PoolTicker>>,
 }
+
+/// The thread of the pool of the process, once a device uses that pool.
+static PROCESS_TICKER: OnceLock<Option<PoolTicker>> = OnceLock::new();
 
 impl BufferPool {
     /// Opens a pool.
     pub(crate) fn open(config: PoolConfig) -> Result<Self, IoError> {
         let pool = Pool::open(config)?;
         let ticker = pool.ticker().map_err(|error| IoError::Device { reason: error.to_string() })?;
-        Ok(Self { pool, _ticker: ticker })
+        Ok(Self { pool, _ticker: Some(Arc::new(ticker)) })
+    }
+
+    /// Opens the pool of a device that needs no registration: the process's, or one of its own if settings are named.
+    pub(crate) fn open_unregistered(settings: &PoolSettings) -> Result<Self, IoError> {
+        if !settings.is_default() {
+            return Self::open(settings.unregistered()?);
+        }
+        let pool = Pool::of_process()?;
+        // Without a thread, idle memory stays until the process ends, which is no reason to refuse a device.
+        PROCESS_TICKER.get_or_init(|| pool.ticker().ok());
+        Ok(Self { pool, _ticker: None })
     }
 
     /// Allocates a buffer of at least one byte. If pinning fails, releases idle memory and retries.
@@ -34,11 +50,6 @@ impl BufferPool {
     pub(crate) fn pool(&self) -> &Pool {
         &self.pool
     }
-}
-
-/// Returns the pool of a device that needs no registration: the process's, or one of its own if settings are named.
-pub(crate) fn open_unregistered(settings: &PoolSettings) -> Result<Pool, IoError> {
-    if settings.is_default() { Ok(Pool::of_process()?) } else { Ok(Pool::open(settings.unregistered()?)?) }
 }
 
 /// Allocates memory for a request, and waits for it if `wait` is given. If pinning fails, releases idle memory and

@@ -6,23 +6,14 @@
 use crate::buffer::Buffer;
 use crate::buffer_pool::BufferPool;
 use crate::error::IoError;
-use crate::pool_settings::PoolSettings;
+use crate::pool_settings::{PoolDefaults, PoolSettings};
 use headwater_dma::iova::Iova;
 use headwater_dma::pool::{
-    ChunkRule, MemoryPinner, NodeRange, PROCESS_POOL_CAP, PinError, PinToken, Pool, PoolConfig, PoolError,
-    PoolSharing,
+    MemoryPinner, NodeRange, PinError, PinToken, Pool, PoolConfig, PoolError, PoolSharing,
 };
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
-
-/// The initial chunk size, small enough for a client with a low limit.
-const CHUNK_BYTES_INITIAL: usize = 256 << 10;
-/// The bounds between which the chunk size adapts to the load.
-const CHUNK_SIZING: ChunkRule = ChunkRule::Adaptive { min: 256 << 10, max: 64 << 20 };
-
-/// Bytes of the static tier, as small as the first chunk for the same reason.
-const STATIC_BYTES: usize = 256 << 10;
 
 /// The registration of memory with a device.
 pub trait MemoryRegistrar: Send + Sync + fmt::Debug {
@@ -129,14 +120,9 @@ impl<R: MemoryRegistrar + 'static> DevicePool<R> {
             refusal: Mutex::new(None),
         });
         let pool = BufferPool::open(settings.apply(PoolConfig {
-            static_bytes: STATIC_BYTES,
-            chunk: CHUNK_BYTES_INITIAL,
-            chunk_rule: CHUNK_SIZING,
-            cap: PROCESS_POOL_CAP,
-            cap_max: PROCESS_POOL_CAP,
             sharing: PoolSharing::Shared,
             pinner: Arc::clone(&pinner) as Arc<dyn MemoryPinner>,
-            ..PoolConfig::default()
+            ..PoolDefaults::REGISTERED.config()
         })?)?;
         Ok(Self { pool, pinner })
     }

@@ -92,7 +92,7 @@ pub use client_namespace::ClientNamespace;
 #[cfg(not(loom))]
 pub use command::{Command, StoreCondition, TransferData, VALUE_BYTES_MAX, WriteDurability};
 #[cfg(not(loom))]
-pub use device::Device;
+pub use device::{BufferFuture, Device, ImportedBuffer};
 #[cfg(not(loom))]
 pub use device_pool::{DevicePool, MemoryRegistrar};
 #[cfg(not(loom))]
@@ -104,7 +104,7 @@ pub use handle::{Handle, IoRequest, RefusedRequest};
 #[cfg(not(loom))]
 pub use nvme_tcp::{NvmeTcp, NvmeTcpTarget};
 #[cfg(not(loom))]
-pub use pool_settings::PoolSettings;
+pub use pool_settings::{PoolDefaults, PoolSettings};
 #[cfg(not(loom))]
 pub use queue::{Completion, Queue};
 #[cfg(not(loom))]

@@ -20,7 +20,7 @@ pub use device::{ArbitrationMode, ServiceTimes};
 
 use crate::backend::{DeviceBackend, IoLimits, QueueTransport};
 use crate::buffer::Buffer;
-use crate::buffer_pool::open_unregistered;
+use crate::buffer_pool::BufferPool;
 use crate::client_namespace::ClientNamespace;
 use crate::clock::IoClock;
 use crate::error::IoError;
@@ -93,7 +93,7 @@ pub struct ModelDevice {
     blocks: Arc<Mutex<ModelBlocks>>,
     core: Option<Arc<Mutex<ModelCore>>>,
     clock: IoClock,
-    pool: Pool,
+    pool: BufferPool,
 }
 
 impl ModelDevice {
@@ -129,7 +129,7 @@ impl ModelDevice {
             facts,
             core,
             clock: time,
-            pool: open_unregistered(&PoolSettings::default())?,
+            pool: BufferPool::open_unregistered(&PoolSettings::default())?,
         })
     }
 
@@ -138,7 +138,7 @@ impl ModelDevice {
     /// # Errors
     /// [`IoError`] for impossible settings.
     pub fn with_pool(self, settings: &PoolSettings) -> Result<Self, IoError> {
-        Ok(Self { pool: open_unregistered(settings)?, ..self })
+        Ok(Self { pool: BufferPool::open_unregistered(settings)?, ..self })
     }
 
     /// Returns the namespace.
@@ -165,11 +165,11 @@ impl DeviceBackend for ModelDevice {
     }
 
     fn region(&mut self, bytes: usize) -> Result<Buffer, IoError> {
-        Ok(Buffer::from_pool(self.pool.buffer(bytes)?))
+        Ok(self.pool.buffer(bytes)?)
     }
 
     fn pool(&self) -> &Pool {
-        &self.pool
+        self.pool.pool()
     }
 
     fn queue(&mut self, depth: u32) -> Result<Box<dyn QueueTransport>, IoError> {

@@ -5,10 +5,70 @@
 
 use crate::error::IoError;
 use headwater_dma::pool::{
-    ChunkRule, NodeId, PoolConfig, PoolError, STATIC_BYTES_DEFAULT, TierSetting, placement_on,
+    ChunkRule, NodeId, PROCESS_POOL_CAP, PoolConfig, PoolError, STATIC_BYTES_DEFAULT, TierSetting,
+    placement_on,
 };
 use headwater_host::clock::Nanos;
 use headwater_host::reservation::PAGE_BYTES;
+
+/// The settings of the pools of a kind of devices, where a program names none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolDefaults {
+    /// The schemes of the URLs of these devices.
+    pub schemes: &'static str,
+    /// m: bytes of the first chunk.
+    pub chunk_bytes: usize,
+    /// The rule by which m adapts to the load.
+    pub chunk_rule: ChunkRule,
+    /// M: the most bytes pinned, over all tiers.
+    pub cap_bytes: usize,
+    /// Bytes of the static tier.
+    pub static_bytes: usize,
+}
+
+impl PoolDefaults {
+    /// Devices with which memory is registered by messages: small first chunks, for a client with a low limit.
+    pub const REGISTERED: Self = Self {
+        schemes: "attach:, file:, mem:",
+        chunk_bytes: 256 << 10,
+        chunk_rule: ChunkRule::Adaptive { min: 256 << 10, max: 64 << 20 },
+        cap_bytes: PROCESS_POOL_CAP,
+        static_bytes: 256 << 10,
+    };
+
+    /// Devices for which the kernel pins memory: small first chunks, for users with a low limit on locked memory.
+    pub const PINNED: Self = Self {
+        schemes: "io-uring:, nvme-ng:, vfio:",
+        chunk_bytes: 2 << 20,
+        chunk_rule: ChunkRule::DEFAULT,
+        cap_bytes: 4 << 30,
+        static_bytes: STATIC_BYTES_DEFAULT,
+    };
+
+    /// Devices that access memory only through this process. Without named settings they share the process's pool.
+    pub const UNREGISTERED: Self = Self {
+        schemes: "nvme-tcp:, null:, model:",
+        chunk_bytes: 4 << 20,
+        chunk_rule: ChunkRule::DEFAULT,
+        cap_bytes: PROCESS_POOL_CAP,
+        static_bytes: STATIC_BYTES_DEFAULT,
+    };
+
+    /// All kinds.
+    pub const ALL: [Self; 3] = [Self::REGISTERED, Self::PINNED, Self::UNREGISTERED];
+
+    /// Returns the configuration of such a device's pool, without a pinner.
+    pub(crate) fn config(&self) -> PoolConfig {
+        PoolConfig {
+            chunk: self.chunk_bytes,
+            chunk_rule: self.chunk_rule,
+            cap: self.cap_bytes,
+            cap_max: self.cap_bytes,
+            static_bytes: self.static_bytes,
+            ..PoolConfig::default()
+        }
+    }
+}
 
 /// The settings of a device's pool. The default names none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -73,13 +133,7 @@ impl PoolSettings {
 
     /// Returns the configuration of the pool of a device that needs no registration, with these settings.
     pub(crate) fn unregistered(&self) -> Result<PoolConfig, IoError> {
-        let cap = headwater_dma::pool::PROCESS_POOL_CAP;
-        self.apply(PoolConfig {
-            cap,
-            cap_max: cap,
-            static_bytes: STATIC_BYTES_DEFAULT,
-            ..PoolConfig::default()
-        })
+        self.apply(PoolDefaults::UNREGISTERED.config())
     }
 
     /// Parses the limits of the tiers: `calibrated`, `paper-4.1`, `paper-5.2`, or `SMALL:LARGE` in bytes.
@@ -120,6 +174,15 @@ mod tests {
         assert_eq!((config.tiers, config.static_bytes), (named.tiers, 2 << 20), "a quarter of the cap");
         let over = PoolSettings { cap_bytes: Some(1), ..PoolSettings::default() };
         assert_eq!(over.or(named), PoolSettings { cap_bytes: Some(1), ..named });
+    }
+
+    #[test]
+    fn pool_of_the_process_has_the_defaults_of_devices_without_registration() {
+        let process = Pool::of_process().unwrap();
+        let (have, named) = (process.config(), PoolDefaults::UNREGISTERED.config());
+        assert_eq!((have.chunk, have.chunk_rule, have.cap), (named.chunk, named.chunk_rule, named.cap));
+        assert_eq!((have.static_bytes, have.idle), (named.static_bytes, named.idle));
+        assert!(PoolDefaults::ALL.iter().all(|kind| kind.config().check().is_ok()));
     }
 
     #[test]

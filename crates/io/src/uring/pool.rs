@@ -6,10 +6,8 @@
 use crate::buffer::Buffer;
 use crate::buffer_pool::BufferPool;
 use crate::error::IoError;
-use crate::pool_settings::PoolSettings;
-use headwater_dma::pool::{
-    ChunkRule, MemoryPinner, PinError, PinToken, Pool, PoolConfig, STATIC_BYTES_DEFAULT,
-};
+use crate::pool_settings::{PoolDefaults, PoolSettings};
+use headwater_dma::pool::{MemoryPinner, PinError, PinToken, Pool, PoolConfig};
 use headwater_host::device_ring::{DeviceRing, DeviceWork, RingOptions};
 use headwater_host::pinning::MemoryRange;
 use headwater_host::pinning::uring::BufferTable;
@@ -21,10 +19,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// Slots of each ring's buffer table. Further chunks are used without registration.
 pub(crate) const SLOTS: u32 = 1_024;
-/// Bytes of the first chunk: small, for users with a low limit on locked memory.
-const CHUNK: usize = 2 << 20;
-/// Maximum bytes of a device's buffers.
-const CAP: usize = 4 << 30;
 
 /// A pinner that registers chunks with every ring.
 #[derive(Default)]
@@ -145,13 +139,8 @@ impl RingPool {
     pub(crate) fn open(settings: &PoolSettings) -> Result<Self, IoError> {
         let rings = Arc::new(RingRegistrar::default());
         let pool = BufferPool::open(settings.apply(PoolConfig {
-            static_bytes: STATIC_BYTES_DEFAULT,
-            chunk: CHUNK,
-            chunk_rule: ChunkRule::DEFAULT,
-            cap: CAP,
-            cap_max: CAP,
             pinner: Arc::clone(&rings) as Arc<dyn MemoryPinner>,
-            ..PoolConfig::default()
+            ..PoolDefaults::PINNED.config()
         })?)?;
         Ok(Self { pool, rings })
     }

@@ -5,18 +5,10 @@
 
 use crate::buffer_pool::BufferPool;
 use crate::error::IoError;
-use crate::pool_settings::PoolSettings;
-use headwater_dma::pool::{
-    ChunkRule, MemoryPinner, PinError, PinToken, PoolConfig, STATIC_BYTES_DEFAULT, VfioPinner,
-};
+use crate::pool_settings::{PoolDefaults, PoolSettings};
+use headwater_dma::pool::{MemoryPinner, PinError, PinToken, PoolConfig, VfioPinner};
 use headwater_host::pinning::vfio::{KernelIommu, VfioContainer};
 use std::sync::{Arc, Weak};
-
-/// Bytes of the first chunk, and the range in which the chunk size adapts to the load.
-const CHUNK: usize = 2 << 20;
-const CHUNKS: ChunkRule = ChunkRule::Adaptive { min: 2 << 20, max: 64 << 20 };
-/// Maximum bytes of a device's buffers.
-const CAP: usize = 4 << 30;
 
 /// A pinner that maps chunks in a container as long as the container exists.
 #[derive(Debug)]
@@ -60,12 +52,7 @@ pub(super) fn open(
     settings: &PoolSettings,
 ) -> Result<BufferPool, IoError> {
     BufferPool::open(settings.apply(PoolConfig {
-        static_bytes: STATIC_BYTES_DEFAULT,
-        chunk: CHUNK,
-        chunk_rule: CHUNKS,
-        cap: CAP,
-        cap_max: CAP,
         pinner: Arc::new(ContainerPinner { container: Arc::downgrade(container) }),
-        ..PoolConfig::default()
+        ..PoolDefaults::PINNED.config()
     })?)
 }
