@@ -9,6 +9,7 @@
 //! With a key the connections use TLS 1.3 (in builds with the feature `tls`), which copies the data once more.
 
 mod admin_connection;
+mod command_buffers;
 pub mod key_file;
 mod link;
 mod queue;
@@ -17,7 +18,7 @@ mod session;
 
 use crate::backend::{DeviceBackend, QueueTransport};
 use crate::buffer::Buffer;
-use crate::buffer_pool::open_unregistered;
+use crate::buffer_pool::BufferPool;
 use crate::client_namespace::ClientNamespace;
 use crate::error::IoError;
 use crate::namespace_request::NamespaceRequest;
@@ -89,7 +90,7 @@ impl NvmeTcpTarget {
 pub struct NvmeTcp {
     session: Arc<TcpSession>,
     /// Memory that only this process accesses.
-    pool: Pool,
+    pool: BufferPool,
 }
 
 impl NvmeTcp {
@@ -108,7 +109,7 @@ impl NvmeTcp {
     /// # Errors
     /// As for [`open`](Self::open); or impossible settings.
     pub fn open_with(target: NvmeTcpTarget, settings: &PoolSettings) -> Result<Self, IoError> {
-        let pool = open_unregistered(settings)?;
+        let pool = BufferPool::open_unregistered(settings)?;
         Ok(Self { session: TcpSession::open(target)?, pool })
     }
 
@@ -143,11 +144,11 @@ impl DeviceBackend for NvmeTcp {
     }
 
     fn region(&mut self, bytes: usize) -> Result<Buffer, IoError> {
-        Ok(Buffer::from_pool(self.pool.buffer(bytes.max(1))?))
+        Ok(self.pool.buffer(bytes)?)
     }
 
     fn pool(&self) -> &Pool {
-        &self.pool
+        self.pool.pool()
     }
 
     fn queue(&mut self, depth: u32) -> Result<Box<dyn QueueTransport>, IoError> {

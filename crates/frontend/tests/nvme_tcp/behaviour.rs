@@ -4,7 +4,9 @@ use crate::host::TcpTestNode;
 use headwater_frontend::nvme_tcp::{NvmeTcpConfig, NvmeTcpError, NvmeTcpFrontEnd};
 use headwater_host::clock::Nanos;
 use headwater_io::namespace_request::{NamespaceRequest, NamespaceSpec};
-use headwater_io::{DeviceBackend as _, IoError, NvmeTcp, NvmeTcpTarget, WriteDurability};
+use headwater_io::{
+    Buffer, Command, DeviceBackend as _, IoError, NvmeTcp, NvmeTcpTarget, PoolSettings, WriteDurability,
+};
 use headwater_nvme::tcp::{DigestMode, DigestSettings};
 use headwater_ssd::command::FrontEndId;
 use headwater_testkit::device_behaviour;
@@ -51,6 +53,58 @@ fn a_block_namespace_is_created_written_and_read_over_the_network() {
         assert!(back == pattern, "the blocks differ from those written");
         client.flush().unwrap();
         assert!(client.read(1_024, &mut [0; 4_096]).is_err(), "beyond the end");
+    }
+}
+
+#[test]
+fn fragmented_pool_of_a_host_moves_blocks_as_one_command() {
+    let node = TcpTestNode::start();
+    let settings = PoolSettings {
+        chunk_bytes: Some(1 << 20),
+        cap_bytes: Some(8 << 20),
+        static_bytes: Some(0),
+        ..PoolSettings::default()
+    };
+    let settings = settings.with_tiers("0:16777216").unwrap();
+    for digests in [DigestSettings::default(), DIGESTS] {
+        let mut backend = NvmeTcp::open_with(node.target(digests), &settings).unwrap();
+        let text = NamespaceSpec { block_bytes: 4_096, size: 1_024, ..NamespaceSpec::keys() };
+        let id = u32::from(backend.change_namespace(0, NamespaceRequest::Create(text)).unwrap());
+        let mut client = headwater_io::Device::over(Box::new(backend), id).unwrap();
+        let mut held = Vec::new();
+        while let Ok(buffer) = client.buffer(64 << 10) {
+            held.push(buffer);
+        }
+        held.sort_by_key(Buffer::process_address);
+        let held: Vec<Buffer> = held.into_iter().step_by(2).collect();
+        assert!(client.buffer(1 << 20).is_err(), "no run is long enough");
+        let pieces = client.buffers(1 << 20, 64).unwrap();
+        assert_eq!(pieces.len(), 16);
+        let into = client.buffers(1 << 20, 64).unwrap();
+        for (piece, byte) in pieces.iter().zip(1..) {
+            piece.write(0, &vec![byte; piece.bytes()]).unwrap();
+        }
+        let mut queue = client.queue(2).unwrap();
+        let write = Command::write_gathered(id, 4, 4_096, pieces, WriteDurability::Immediate).unwrap();
+        queue.submit(write, 1).unwrap();
+        queue.wait(None).unwrap().unwrap().into_result().unwrap();
+        let read = Command::read_scattered(id, 4, 4_096, into.clone()).unwrap();
+        queue.submit(read, 2).unwrap();
+        queue.wait(None).unwrap().unwrap().into_result().unwrap();
+        for (piece, byte) in into.iter().zip(1..) {
+            let mut bytes = vec![0; piece.bytes()];
+            piece.read(0, &mut bytes).unwrap();
+            assert!(bytes.iter().all(|&found| found == byte), "piece {byte}");
+        }
+        drop(into);
+        // The blocking calls take pieces too.
+        let pattern: Vec<u8> = (0..=250).cycle().take(1 << 20).collect();
+        client.write(300, &pattern, WriteDurability::Immediate).unwrap();
+        let mut back = vec![0; pattern.len()];
+        client.read(300, &mut back).unwrap();
+        assert!(back == pattern);
+        assert!(client.pool().statistics().steps.scattered >= 4);
+        drop(held);
     }
 }
 

@@ -4,6 +4,7 @@
 //! file moves its bytes. Invariant: nothing blocks but [`TcpLink::sleep`] and the functions documented to block.
 
 use super::NvmeTcpTarget;
+use super::command_buffers::CommandBuffers;
 use super::secure_link::tls_stream;
 use crate::buffer::Buffer;
 use crate::error::IoError;
@@ -42,7 +43,7 @@ pub(super) struct TaggedCompletion {
 #[derive(Debug)]
 pub(super) struct TcpLink {
     pub(super) socket: TcpStream,
-    pub(super) connection: InitiatorConnection<Buffer>,
+    pub(super) connection: InitiatorConnection<CommandBuffers>,
     /// The TLS stream, if the target has a key.
     pub(super) secure: Option<SecureStream>,
     pub(super) scratch: Box<[u8]>,
@@ -87,9 +88,9 @@ impl TcpLink {
     pub(super) fn submit(
         &mut self,
         entry: SubmissionEntry,
-        transfer: CommandTransfer<Buffer>,
+        transfer: CommandTransfer<CommandBuffers>,
         token: u64,
-    ) -> Result<(), InitiatorSubmitError<Buffer>> {
+    ) -> Result<(), InitiatorSubmitError<CommandBuffers>> {
         if self.outstanding() >= self.tokens.len() {
             return Err(InitiatorSubmitError::Full(transfer));
         }
@@ -106,15 +107,28 @@ impl TcpLink {
         while self.connection.outgoing().pending() > 0 {
             let mut pieces = [Sent::Local(&[]); SEND_PIECES_MAX];
             let mut count = 0;
-            for (slot, piece) in pieces.iter_mut().zip(self.connection.outgoing().pieces()) {
-                *slot = match piece {
-                    SendPiece::Copied(text) => Sent::Local(text),
-                    SendPiece::Lent(buffer, range) => {
-                        let (memory, start) = buffer.memory();
-                        Sent::Shared { memory, offset: start + range.start, bytes: range.len() }
+            let mut add = |piece| {
+                let slot = pieces.get_mut(count);
+                count += usize::from(slot.is_some());
+                slot.map(|slot| *slot = piece)
+            };
+            'filled: for piece in self.connection.outgoing().pieces() {
+                match piece {
+                    SendPiece::Copied(text) => {
+                        if add(Sent::Local(text)).is_none() {
+                            break 'filled;
+                        }
                     }
-                };
-                count += 1;
+                    SendPiece::Lent(buffers, range) => {
+                        for (buffer, part) in buffers.parts(range) {
+                            let (memory, start) = buffer.memory();
+                            let offset = start + part.start;
+                            if add(Sent::Shared { memory, offset, bytes: part.len() }).is_none() {
+                                break 'filled;
+                            }
+                        }
+                    }
+                }
             }
             match send_pieces(self.socket.as_fd(), &pieces[..count]) {
                 Ok(sent) => self.connection.outgoing_mut().sent(sent, drop),
@@ -191,7 +205,7 @@ impl TcpLink {
         transfer: CommandTransfer<Buffer>,
         within: Nanos,
     ) -> Result<CompletionEntry, IoError> {
-        if self.submit(entry, transfer, 0).is_err() {
+        if self.submit(entry, CommandBuffers::of_one(transfer), 0).is_err() {
             return Err(self.gone("the connection accepts no command"));
         }
         self.wait_until(within, |link| !link.done.is_empty())?;
@@ -220,17 +234,21 @@ impl TcpLink {
             return self.receive_secured();
         }
         for _ in 0..RECEIVES_MAX {
-            let (wanted, received) = match self.connection.destination() {
+            // Of several buffers, those of one are received at a time.
+            let direct = self.connection.destination();
+            let direct = direct.and_then(|(buffers, range)| buffers.parts(range).next());
+            let (wanted, received) = match direct {
                 Some((buffer, range)) if range.len() >= DIRECT_BYTES_MIN => {
                     let (memory, start) = buffer.memory();
                     let got = memory.receive(start + range.start, range.len(), self.socket.as_fd());
+                    let bytes = range.len();
                     if let Ok(bytes) = got
                         && bytes > 0
                     {
                         self.connection.note_direct_data(bytes);
                         self.process_received(0)?;
                     }
-                    (range.len(), got)
+                    (bytes, got)
                 }
                 _ => {
                     let got = recv(&self.socket, &mut self.scratch[..], RecvFlags::empty());

@@ -12,11 +12,12 @@
 
 use super::NvmeTcpTarget;
 use super::admin_connection::{AdminConnection, connect_command, refused};
+use super::command_buffers::CommandBuffers;
 use super::link::{TaggedCompletion, TcpLink};
 use super::session::TcpSession;
 use crate::backend::{ArmResult, CompletedCommand, IoLimits, QueueTransport};
+use crate::command::Command;
 use crate::command::TRANSFER_BYTES_MAX;
-use crate::command::{Command, TransferData};
 use crate::error::{IoError, RejectedCommand, SubmitError};
 use crate::queue::Completion;
 use headwater_host::clock::Nanos;
@@ -27,6 +28,8 @@ use headwater_nvme::tcp::initiator::InitiatorSubmitError;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
+/// Maximum buffers of one command.
+const SEGMENTS_MAX: usize = 256;
 /// Longest sleep between two checks if the session has connected another controller.
 const SESSION_CHECK_INTERVAL: Nanos = Nanos::from_millis(500);
 /// Longest wait for the completion of a Disconnect; kept short because it delays the drop of the queue.
@@ -143,13 +146,11 @@ impl TcpQueue {
 /// Enqueues a command on a connection, with its slot as the token.
 #[inline]
 fn submit_on_link(link: &mut TcpLink, command: &Command, slot: usize) -> Result<(), SubmitError> {
-    let transfer = match &command.data {
-        TransferData::None => CommandTransfer::None,
-        TransferData::ToDevice(buffer) => CommandTransfer::Out(buffer.clone()),
-        TransferData::FromDevice(buffer) => CommandTransfer::In(buffer.clone()),
-        TransferData::Gather(_) | TransferData::Scatter(_) => return Err(SubmitError::SINGLE_BUFFER_ONLY),
-    };
-    match link.submit(command.entry, transfer, slot as u64) {
+    if command.data.buffers().len() > SEGMENTS_MAX {
+        let what = "more buffers than the queue's segments_max; send several commands";
+        return Err(SubmitError::Unsupported { what });
+    }
+    match link.submit(command.entry, CommandBuffers::transfer(&command.data), slot as u64) {
         Ok(()) => Ok(()),
         Err(InitiatorSubmitError::Full(_)) => Err(SubmitError::Full),
         Err(InitiatorSubmitError::NotOpen(_)) => Err(SubmitError::Gone),
@@ -161,7 +162,7 @@ fn submit_on_link(link: &mut TcpLink, command: &Command, slot: usize) -> Result<
 
 impl QueueTransport for TcpQueue {
     fn limits(&self) -> IoLimits {
-        IoLimits { transfer_bytes_max: TRANSFER_BYTES_MAX, segments_max: 1, memory_align: 1 }
+        IoLimits { transfer_bytes_max: TRANSFER_BYTES_MAX, segments_max: SEGMENTS_MAX, memory_align: 1 }
     }
 
     fn submit(&mut self, command: Command, token: u64) -> Result<(), RejectedCommand> {

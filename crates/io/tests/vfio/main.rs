@@ -9,7 +9,7 @@ use headwater_io::backend::{ArmResult, QueueTransport};
 use headwater_io::vfio::{LocalQueueOwner, NoVectors, NvmeQueue, SharedController, VectorSource};
 use headwater_io::{Buffer, Command, IoError, Queue, SubmitError, WriteDurability};
 use headwater_nvme::controller::{ControllerConfig, QueueId};
-use headwater_nvme::driver::{ArbitrationWeights, DriverConfig, HostMemory, NvmeDriver};
+use headwater_nvme::driver::{ArbitrationWeights, DriverConfig, HostMemory, NvmeDriver, SglUse};
 use headwater_nvme::spec::priority::QueuePriority;
 use headwater_nvme::spec::status::Status;
 use headwater_testkit::nvme_machine::{MEMORY_AT, NvmeMachine, SharedMachine};
@@ -36,22 +36,22 @@ impl VectorSource for FakeVectors {
 }
 
 fn open(vectors: fn(&SharedMachine) -> Box<dyn VectorSource>) -> (SharedControl, SharedMachine) {
-    open_with(vectors, None)
+    open_with(vectors, |_| ())
 }
 
 fn open_with(
     vectors: fn(&SharedMachine) -> Box<dyn VectorSource>,
-    weights: Option<ArbitrationWeights>,
+    change: impl FnOnce(&mut DriverConfig),
 ) -> (SharedControl, SharedMachine) {
     let machine = NvmeMachine::with(ControllerConfig::pcie(1));
     machine.lock().is_awake = true;
-    let config = DriverConfig {
+    let mut config = DriverConfig {
         io_queues: 4,
         command_timeout: Nanos::from_millis(40),
         admin_timeout: Nanos::from_millis(2_000),
-        weights,
         ..DriverConfig::default()
     };
+    change(&mut config);
     let driver = NvmeDriver::new(machine.clone(), machine.clone(), config);
     let control = SharedController::new("a machine", driver, vectors(&machine), None);
     control.start().unwrap();
@@ -119,6 +119,66 @@ fn blocks_read_back_as_written_polled_and_by_interrupts() {
         assert!(back == bytes);
         let (limits, _) = (NvmeQueue::open(LocalQueueOwner::new(&control), 1).unwrap().limits(), queue);
         assert_eq!((limits.transfer_bytes_max, limits.memory_align), (1 << 20, 4));
+    }
+}
+
+/// Returns pieces of memory with these lengths, each at this offset in a page of its own, none adjacent to another.
+fn pieces(machine: &SharedMachine, offset: usize, lengths: &[usize]) -> Vec<Buffer> {
+    let part = |&bytes: &usize| {
+        let whole = buffer(machine, (offset + bytes).next_multiple_of(4_096) + 4_096);
+        whole.slice(offset, bytes).unwrap()
+    };
+    lengths.iter().map(part).collect()
+}
+
+/// Writes pieces as one command, reads them back as one command into further ones, and returns the outcomes.
+fn through_pieces(
+    queue: &mut Queue,
+    (namespace, block_bytes): (u32, u32),
+    (from, into): (Vec<Buffer>, Vec<Buffer>),
+) -> Result<(), SubmitError> {
+    for (piece, byte) in from.iter().zip(1..) {
+        piece.write(0, &vec![byte; piece.bytes()]).unwrap();
+    }
+    let expected: Vec<u8> =
+        from.iter().zip(1..).flat_map(|(piece, byte)| vec![byte; piece.bytes()]).collect();
+    let write = Command::write_gathered(namespace, 8, block_bytes, from, WriteDurability::Immediate).unwrap();
+    queue.submit(write, 1).map_err(|refused| refused.reason)?;
+    assert_eq!(answers(queue), [(1, Status::SUCCESS)]);
+    let read = Command::read_scattered(namespace, 8, block_bytes, into.clone()).unwrap();
+    queue.submit(read, 2).map_err(|refused| refused.reason)?;
+    assert_eq!(answers(queue), [(2, Status::SUCCESS)]);
+    let mut back = Vec::new();
+    for piece in &into {
+        let mut bytes = vec![0; piece.bytes()];
+        piece.read(0, &mut bytes).unwrap();
+        back.extend(bytes);
+    }
+    assert!(back == expected, "the bytes of {} pieces differ", into.len());
+    Ok(())
+}
+
+#[test]
+fn pieces_of_memory_are_one_command_by_prp_list_or_by_sgl() {
+    let pages = vec![4_096; 200];
+    let uneven = [1_536, 512, 4_096 + 512, 1_024];
+    let other = [512, 512, 2_048, 4_096 + 512];
+    for sgl in [SglUse::Never, SglUse::Needed] {
+        let (control, machine) = open_with(|_| Box::new(NoVectors), |config| config.sgl = sgl);
+        let mut queue = Queue::over(Box::new(NvmeQueue::open(LocalQueueOwner::new(&control), 4).unwrap()));
+        assert!(queue.limits().segments_max >= 200);
+        // Whole pages of a fragmented pool are a PRP list of two levels, with and without SGLs.
+        let both = (pieces(&machine, 0, &pages), pieces(&machine, 0, &pages));
+        through_pieces(&mut queue, (2, 4_096), both).unwrap();
+        let both = (pieces(&machine, 400, &uneven), pieces(&machine, 36, &other));
+        let outcome = through_pieces(&mut queue, (3, 512), both);
+        match sgl {
+            SglUse::Never => {
+                let Err(SubmitError::Unsupported { what }) = outcome else { panic!("{outcome:?}") };
+                assert!(what.contains("page boundaries"), "{what}");
+            }
+            _ => outcome.unwrap(),
+        }
     }
 }
 
@@ -270,7 +330,7 @@ fn dropping_the_last_of_device_and_queues_shuts_the_controller_down() {
 #[test]
 fn queues_of_two_classes_are_served_by_weight_before_and_after_a_reset() {
     let weights = ArbitrationWeights { high: 8, medium: 4, low: 1, burst_log2: 7 };
-    let (control, machine) = open_with(|_| Box::new(NoVectors), Some(weights));
+    let (control, machine) = open_with(|_| Box::new(NoVectors), |config| config.weights = Some(weights));
     let open = |priority| NvmeQueue::open(LocalQueueOwner::new(&control).of_class(priority), 63).unwrap();
     let mut queues =
         [QueuePriority::High, QueuePriority::Low].map(|priority| Queue::over(Box::new(open(priority))));
