@@ -5,7 +5,12 @@
  * thread, and what to change. All functions can be called from any thread, concurrently on the same pool or device, and
  * from a child of the process, where they return HW_CODE_FORKED. One thread at a time uses a handle; a second one gets
  * HW_CODE_BUSY. Of the pool functions only hw_pool_alloc_within waits; of the device functions all but hw_aio_ may wait,
- * and hw_aio_complete waits for at most its timeout.
+ * and hw_aio_complete waits for at most its timeout. For memory wait only hw_get_buffer_within and
+ * hw_buffer_request_wait, for at most their timeouts.
+ *
+ * Memory of a device comes from the device's pool in three tiers by its length: slots of blocks that stay pinned, chunks
+ * of the pool, and memory that is pinned for one buffer. The settings of the pool are named where the device is opened:
+ * in the URL, or with hw_open_with. Requests of all lengths are served in the order in which they were made.
  *
  * The calls that read, write, discard and write zeroes, blocking and hw_aio_, take their arguments in one order: handle,
  * buffer, bytes, offset, tag. A call without one of them leaves it out.
@@ -48,6 +53,24 @@
 
 // `slot` and `slot_offset` are valid: a ring addresses the memory by the number of a registered range.
 #define HW_DEVICE_SLOT 2
+
+// The value of a setting that is not named: the device chooses.
+#define HW_UNSET UINT64_MAX
+
+// Memory from the node of the thread that allocates, or the closest one with room.
+#define HW_NODE_ANY UINT32_MAX
+
+// The limits of the tiers were measured on this machine.
+#define HW_TIERS_CALIBRATED 0
+
+// The limits are those of section 4.1 of the uDMA paper: to 4 KiB, and from 4 MiB.
+#define HW_TIERS_PAPER_4_1 1
+
+// The limits are those of section 5.2 of the uDMA paper: to 4 KiB, and above 128 KiB.
+#define HW_TIERS_PAPER_5_2 2
+
+// The limits were given as numbers.
+#define HW_TIERS_NUMBERS 3
 
 // Several handles, on several threads, may use the queue; each gets its own completions.
 #define HW_QUEUE_SHARED 1
@@ -167,6 +190,8 @@ typedef enum hw_code {
   HW_CODE_TOO_LATE = 36,
   // No request with that tag is in flight.
   HW_CODE_UNKNOWN = 37,
+  // The request was cancelled while it waited.
+  HW_CODE_CANCELLED = 38,
 } hw_code;
 
 // The owner of a page.
@@ -217,6 +242,9 @@ typedef enum hw_param {
   HW_PARAM_DEADLINE_NS_OF_CLASS = 16,
 } hw_param;
 
+// A request for memory of a device, which waits in the queue of the device's pool.
+typedef struct hw_buffer_request hw_buffer_request;
+
 // A block cache for several threads.
 typedef struct hw_cache hw_cache;
 
@@ -258,6 +286,13 @@ typedef struct hw_pool_config {
   uint32_t ticker;
   // One of the HW_PINNING_ constants.
   uint32_t pinning;
+  // Bytes of the static tier: blocks that stay pinned, for small requests; a multiple of 4,096, at most half of the
+  // cap. 0 for none: small requests are served as medium ones.
+  uint64_t static_bytes;
+  // The memory node, by the kernel's number, or HW_NODE_ANY.
+  uint32_t node;
+  // 0.
+  uint32_t reserved;
 } hw_pool_config;
 
 // The result of looking up an address in a pool.
@@ -295,7 +330,7 @@ typedef struct hw_device_segment {
 
 // The limits between small, medium and large requests.
 typedef struct hw_tiers {
-  // Longest request that is worth copying to memory that stays pinned.
+  // Longest request that gets a slot of blocks that stay pinned.
   uint64_t small_max_bytes;
   // Shortest request that is pinned separately.
   uint64_t large_min_bytes;
@@ -359,6 +394,19 @@ typedef struct hw_pool_totals {
   uint64_t pin_ns_p99;
   // Number of memory nodes; see hw_pool_node_statistics.
   uint64_t nodes;
+  // Requests served by the static tier.
+  uint64_t served_static;
+  // Requests served by the pool tier.
+  uint64_t served_pool;
+  // Requests served by the dynamic tier.
+  uint64_t served_dynamic;
+  // Small requests without a free slot, and large ones for which the cap had no room, served by the pool tier and
+  // counted there.
+  uint64_t overflowed;
+  // Pieces of memory of the program that were pinned in place.
+  uint64_t imported;
+  // Free slots of the static tier.
+  uint64_t static_free_bytes;
 } hw_pool_totals;
 
 // The statistics of one memory node.
@@ -384,6 +432,31 @@ typedef struct hw_node_totals {
   // Bytes in pages of 4 KiB.
   uint64_t small_bytes;
 } hw_node_totals;
+
+// The settings of a device's pool of memory. Fill it with hw_pool_settings_init, then change fields. A field that is
+// left as it was takes the value of the URL, if that names it (pool-chunk= and so on), else the device chooses.
+typedef struct hw_pool_settings {
+  // Bytes of this struct. hw_pool_settings_init sets it.
+  size_t struct_bytes;
+  // m: bytes of a chunk, a power of two from 64 KiB to 1 GiB, which then does not adapt to the load. HW_UNSET: it
+  // adapts.
+  uint64_t chunk_bytes;
+  // M, the cap: maximum bytes that are pinned at a time, over all tiers. A request beyond it waits, or fails.
+  uint64_t cap_bytes;
+  // t: nanoseconds after which an empty chunk is unpinned.
+  uint64_t idle_ns;
+  // Bytes of the blocks that stay pinned, for small requests; a multiple of 4,096, at most half of the cap. 0: small
+  // requests are served as medium ones.
+  uint64_t static_bytes;
+  // The limits between small, medium and large requests, as in HEADWATER_TIERS: "calibrated", "paper-4.1",
+  // "paper-5.2", or "SMALL:LARGE" in bytes. Null takes those of the URL, else those of that variable, else those
+  // measured on this machine. The string stays the caller's; it is read only by hw_open_with.
+  const char *tiers;
+  // The memory node, by the kernel's number, or HW_NODE_ANY.
+  uint32_t node;
+  // 0.
+  uint32_t reserved;
+} hw_pool_settings;
 
 // The properties of a device and its namespace.
 typedef struct hw_facts {
@@ -577,8 +650,9 @@ enum hw_code hw_pool_device_segment(struct hw_pool *pool,
                                     const void *address,
                                     struct hw_device_segment *out);
 
-// Writes the limits between the tiers to `out`: those of the pool's preset, else those of HEADWATER_TIERS, else those
-// measured on this machine, which takes up to 50 ms the first time. HW_CODE_CONFIG if that variable is not valid.
+// Writes the limits between the tiers that the pool uses to `out`: those of its preset, else those of HEADWATER_TIERS,
+// else those of this machine, which hw_pool_open measured for a pool with a static tier. Without a static tier
+// (static_bytes 0) small requests are served as medium ones.
 //
 // Pointers:
 // An `out` that is neither null nor misaligned is valid for a write.
@@ -627,14 +701,32 @@ enum hw_code hw_pool_node_statistics(struct hw_pool *pool,
                                      struct hw_node_totals *out,
                                      size_t out_bytes);
 
+// Writes settings of which none is named. `settings_bytes` is sizeof(hw_pool_settings).
+//
+// Pointers:
+// A `settings` that is neither null nor misaligned is valid for writes of `settings_bytes` bytes.
+enum hw_code hw_pool_settings_init(struct hw_pool_settings *settings, size_t settings_bytes);
+
 // Opens the device that a URL names, and writes its handle to `out`: "null:1G", "mem:64MiB", "file:DIR",
 // "attach:PATH", "nvme-tcp://HOST:PORT/NQN", "io-uring:PATH", "nvme-ng:/dev/ng0n1", "vfio:0000:00:04.0", with "?ns=N"
-// for a namespace other than 1. A child of this process cannot use it. hw_close closes it.
+// for a namespace other than 1, and with settings of its pool of memory ("?pool-cap=1GiB&pool-tiers=paper-5.2"). A child
+// of this process cannot use it. hw_close closes it.
 //
 // Pointers:
 // A `url` that is not null is a string. An `out` that is neither null nor misaligned is valid for a write.
 enum hw_code hw_open(const char *url,
                      struct hw_device **out);
+
+// Opens a device as hw_open, with settings of its pool of memory: m, M, t, the limits of the tiers, the static tier and
+// the memory node. A setting that is not named is taken from the URL, if that names it. Null `settings` name none.
+// Settings with which no pool can be opened: HW_CODE_CONFIG, or HW_CODE_REFUSED for a memory node that does not exist.
+//
+// Pointers:
+// A `url` that is not null is a string. A `settings` that is not null was filled by hw_pool_settings_init, its `tiers`
+// null or a string. An `out` that is neither null nor misaligned is valid for a write.
+enum hw_code hw_open_with(const char *url,
+                          const struct hw_pool_settings *settings,
+                          struct hw_device **out);
 
 // Closes a device. Its queues and handles stay usable. Buffers that were not put back stay valid until the last of
 // these is destroyed, and are then released.
@@ -647,7 +739,12 @@ enum hw_code hw_close(struct hw_device *device);
 enum hw_code hw_device_facts(struct hw_device *device, struct hw_facts *facts);
 
 // Allocates `bytes` bytes that the device can access, page-aligned, and writes their address to `out`. hw_put_buffer
-// releases them. Reads and writes use this memory, and any part of it, without a copy.
+// releases them. Reads and writes use this memory, and any part of it, without a copy. Never waits:
+// HW_CODE_WOULD_BLOCK; hw_get_buffer_within waits.
+//
+// The memory comes from the device's pool, by its length: a small buffer is a slot of blocks that stay pinned, a medium
+// one is memory of the pool's chunks, and a large one is pinned for itself, until it is released. hw_device_tiers returns
+// the limits, hw_device_statistics the numbers of buffers by tier.
 //
 // Pointers:
 // An `out` that is neither null nor misaligned is valid for a write.
@@ -655,9 +752,79 @@ enum hw_code hw_get_buffer(struct hw_device *device,
                            size_t bytes,
                            void **out);
 
-// Releases a buffer, by the address that hw_get_buffer wrote. A command in flight keeps its memory until it completes.
+// Allocates as hw_get_buffer, in up to `segments_max` pieces, in one if possible. Writes the pieces to `segments`, an
+// array of `segments_max`, and their number to `count`. On failure nothing is written. hw_preadv and hw_pwritev transfer
+// all pieces; hw_put_buffer releases each.
+//
+// Each piece starts on a page, and all but the last are whole pages, so that one command of the device can name them.
+//
+// Pointers:
+// Pointers that are neither null nor misaligned are valid for writes: `segments` of `segments_max` elements, `count`
+// of one.
+enum hw_code hw_get_segments(struct hw_device *device,
+                             size_t bytes,
+                             struct hw_segment *segments,
+                             uint32_t segments_max,
+                             uint32_t *count);
+
+// Releases a buffer, by the address that hw_get_buffer, hw_get_buffer_within, hw_buffer_request_wait or hw_get_segments
+// wrote. A command in flight keeps its memory until it completes.
 enum hw_code hw_put_buffer(struct hw_device *device,
                            void *buffer);
+
+// Writes the statistics of the pool of a device to `out`. `out_bytes` is sizeof(hw_pool_totals).
+//
+// Devices that need no registration (null:, model:, nvme-tcp:) and were opened without settings of a pool share one
+// pool of the process, so that its numbers are those of all of them.
+//
+// Pointers:
+// An `out` that is neither null nor misaligned is valid for writes of `out_bytes` bytes.
+enum hw_code hw_device_statistics(struct hw_device *device,
+                                  struct hw_pool_totals *out,
+                                  size_t out_bytes);
+
+// Writes the limits between the tiers of a device's pool to `out`, and to `origin`, unless that is null, where they come
+// from: one of the HW_TIERS_ constants.
+//
+// Pointers:
+// An `out`, and an `origin`, that is neither null nor misaligned is valid for a write.
+enum hw_code hw_device_tiers(struct hw_device *device,
+                             struct hw_tiers *out,
+                             uint32_t *origin);
+
+// Allocates as hw_get_buffer, but waits for memory for at most `timeout_ns` nanoseconds; then HW_CODE_TIMEOUT. Requests
+// of all lengths, of this call and of hw_buffer_request_create, are served in the order in which they were made.
+//
+// Pointers:
+// An `out` that is neither null nor misaligned is valid for a write.
+enum hw_code hw_get_buffer_within(struct hw_device *device,
+                                  size_t bytes,
+                                  uint64_t timeout_ns,
+                                  void **out);
+
+// Requests `bytes` bytes that the device can access, and writes the request to `out`. Never waits: if no memory is
+// free, the request waits in the queue of the device's pool. hw_buffer_request_wait takes the memory,
+// hw_buffer_request_cancel ends the request without it; a program calls one of them for each request.
+//
+// Pointers:
+// An `out` that is neither null nor misaligned is valid for a write.
+enum hw_code hw_buffer_request_create(struct hw_device *device,
+                                      size_t bytes,
+                                      struct hw_buffer_request **out);
+
+// Waits for the memory of a request for at most `timeout_ns` nanoseconds, 0 to look only, and writes its address to
+// `out`. The memory is that of hw_get_buffer, and the request has ended. HW_CODE_TIMEOUT: the request keeps its place in
+// the queue. HW_CODE_CANCELLED: another thread cancelled it during the wait. Any other code: the request has ended.
+//
+// Pointers:
+// An `out` that is neither null nor misaligned is valid for a write.
+enum hw_code hw_buffer_request_wait(struct hw_buffer_request *request,
+                                    uint64_t timeout_ns,
+                                    void **out);
+
+// Ends a request without its memory, also while another thread waits for it: that call returns HW_CODE_CANCELLED, or
+// the memory if it was granted just before. Later requests of the queue proceed.
+enum hw_code hw_buffer_request_cancel(struct hw_buffer_request *request);
 
 // Creates a queue for up to `depth` commands in flight, and writes its handle to `out`. `flags` is 0 or
 // HW_QUEUE_SHARED. hw_queue_destroy ends the queue.
@@ -766,6 +933,28 @@ enum hw_code hw_pwrite(struct hw_handle *handle,
                        const void *buffer,
                        size_t bytes,
                        uint64_t offset);
+
+// Reads from byte `offset` on into `count` pieces of memory in order. Each piece lies in memory of the device
+// (hw_get_segments, hw_get_buffer), starts and ends at whole blocks, and is read into in place: as one command, where the
+// queue's commands can name so many pieces.
+//
+// Pointers:
+// A `segments` that is neither null nor misaligned is valid for reads of `count` elements; no other thread uses their
+// memory during the call.
+enum hw_code hw_preadv(struct hw_handle *handle,
+                       const struct hw_segment *segments,
+                       uint32_t count,
+                       uint64_t offset);
+
+// Writes `count` pieces of memory in order from byte `offset` on, as hw_preadv reads them.
+//
+// Pointers:
+// A `segments` that is neither null nor misaligned is valid for reads of `count` elements; no thread writes to their
+// memory during the call.
+enum hw_code hw_pwritev(struct hw_handle *handle,
+                        const struct hw_segment *segments,
+                        uint32_t count,
+                        uint64_t offset);
 
 // Reads as hw_pread at the position, and advances the position by `bytes`.
 //

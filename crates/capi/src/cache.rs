@@ -6,7 +6,7 @@
 use crate::call_error::CallError;
 use crate::client_buffers::ClientBuffers;
 use crate::code::ResultCode;
-use crate::device::{AllocationError, allocate_buffer};
+use crate::device_memory::{AllocationError, allocate_buffer};
 use crate::ffi::{OutPointer, check_pointer, run_call};
 use crate::handle::{HANDLES, IoHandle, OpenHandle};
 use crate::handle_table::HandleTable;

@@ -6,8 +6,7 @@
 use crate::code::ResultCode;
 use headwater::io::error::{CacheError, RequestError};
 use headwater::{IoError, SubmitError};
-use headwater_dma::pool::PoolError;
-use headwater_dma::pool::calibration::InvalidThresholds;
+use headwater_dma::pool::{NodeError, PoolError};
 use headwater_host::reservation::AdoptError;
 use headwater_host::shared_memory::OutOfRegion;
 
@@ -37,7 +36,7 @@ pub(crate) enum CallError {
     #[error("pinning {0}: choose HW_PINNING_NONE or HW_PINNING_LOCKED, or open the pool from Rust")]
     Unavailable(&'static str),
     #[error("{0}")]
-    Thresholds(InvalidThresholds),
+    Node(NodeError),
     #[error(
         "could not start a thread (errno {0}): raise the process limit, or set ticker to 0 and call hw_pool_tick"
     )]
@@ -70,6 +69,8 @@ pub(crate) enum CallError {
     RequestsInFlight,
     #[error("no request with this tag is in flight")]
     UnknownTag,
+    #[error("the request for memory was cancelled: make another one")]
+    RequestCancelled,
     #[error("{0}")]
     Request(#[from] RequestError),
     #[error("{0}")]
@@ -98,7 +99,8 @@ impl CallError {
             Self::Null(_) => ResultCode::Null,
             Self::Misaligned(_) | Self::Flags(_) | Self::StructLength { .. } => ResultCode::Argument,
             Self::PoolNotOpen => ResultCode::Handle,
-            Self::InvalidValue { .. } | Self::Preset | Self::Thresholds(_) => ResultCode::Config,
+            Self::InvalidValue { .. } | Self::Preset => ResultCode::Config,
+            Self::Node(_) => ResultCode::NoSuchNode,
             Self::Unavailable(_) => ResultCode::Unavailable,
             Self::TooManyPools(_) | Self::TooMany { .. } => ResultCode::TooManyPools,
             Self::NotOpen(_) => ResultCode::Handle,
@@ -110,6 +112,7 @@ impl CallError {
             Self::Seek { .. } => ResultCode::OutOfRange,
             Self::TooLate => ResultCode::TooLate,
             Self::UnknownTag => ResultCode::Unknown,
+            Self::RequestCancelled => ResultCode::Cancelled,
             Self::Request(error) => code_of_request(error),
             Self::Io(error) => code_of_io(error),
             Self::NoThread(_) => ResultCode::NoThread,

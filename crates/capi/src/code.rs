@@ -85,13 +85,15 @@ pub enum ResultCode {
     TooLate = 36,
     /// No request with that tag is in flight.
     Unknown = 37,
+    /// The request was cancelled while it waited.
+    Cancelled = 38,
 }
 
 impl ResultCode {
     /// Every code, in the order of the numbers.
     ///
     /// cbindgen:ignore
-    pub const ALL: [Self; 38] = [
+    pub const ALL: [Self; 39] = [
         Self::Ok,
         Self::Null,
         Self::Handle,
@@ -130,6 +132,7 @@ impl ResultCode {
         Self::Device,
         Self::TooLate,
         Self::Unknown,
+        Self::Cancelled,
     ];
 
     /// Returns its name in the header.
@@ -174,6 +177,7 @@ impl ResultCode {
             Self::Device => c"HW_CODE_DEVICE",
             Self::TooLate => c"HW_CODE_TOO_LATE",
             Self::Unknown => c"HW_CODE_UNKNOWN",
+            Self::Cancelled => c"HW_CODE_CANCELLED",
         }
     }
 }

@@ -5,10 +5,15 @@
 
 use crate::call_error::CallError;
 use crate::code::ResultCode;
-use crate::ffi::{self, OutPointer, run_call};
-use headwater_dma::pool::{ChunkRule, MemoryPinner, MlockPinner, NoPinning, PoolConfig, TierSetting};
+use crate::ffi::{self, run_call};
+use crate::pool_settings::HW_NODE_ANY;
+use headwater_dma::pool::{
+    ChunkRule, MemoryPinner, MlockPinner, NoPinning, NodeId, PoolConfig, TierSetting, default_placement,
+    placement_on,
+};
 use headwater_host::clock::Nanos;
 use std::ffi::{CStr, c_char};
+use std::mem::offset_of;
 use std::sync::Arc;
 
 /// The configuration of a pool. Fill it with hw_pool_config_init, then change fields.
@@ -39,6 +44,13 @@ pub struct HwPoolConfig {
     pub ticker: u32,
     /// One of the HW_PINNING_ constants.
     pub pinning: u32,
+    /// Bytes of the static tier: blocks that stay pinned, for small requests; a multiple of 4,096, at most half of the
+    /// cap. 0 for none: small requests are served as medium ones.
+    pub static_bytes: u64,
+    /// The memory node, by the kernel's number, or HW_NODE_ANY.
+    pub node: u32,
+    /// 0.
+    pub reserved: u32,
 }
 
 /// No pinning: memory is resident when it is allocated; the kernel may still swap and move it.
@@ -53,7 +65,9 @@ pub const HW_PINNING_IO_URING: u32 = 2;
 /// the VFIO container, which opens the device.
 pub const HW_PINNING_VFIO: u32 = 3;
 
-const _: () = assert!(size_of::<HwPoolConfig>() == 72);
+const _: () = assert!(size_of::<HwPoolConfig>() == 88);
+/// Bytes of the struct in headers without `static_bytes` and what follows it.
+const OLDEST_BYTES: usize = offset_of!(HwPoolConfig, static_bytes);
 
 /// Maximum bytes of the name of a preset, its terminator included.
 const PRESET_MAX: usize = 48;
@@ -72,14 +86,23 @@ impl HwPoolConfig {
             cache_per_mille: config.cache_per_mille,
             ticker: 1,
             pinning: HW_PINNING_NONE,
+            static_bytes: config.static_bytes as u64,
+            node: HW_NODE_ANY,
+            reserved: 0,
         }
+    }
+
+    /// Checks the length of the struct in the caller's header.
+    fn check_length(got: usize) -> Result<(), CallError> {
+        let want = size_of::<Self>();
+        if got == want || got == OLDEST_BYTES { Ok(()) } else { Err(CallError::StructLength { got, want }) }
     }
 
     /// Reads the configuration that C passed; null selects the values that [`hw_pool_config_init`] writes.
     ///
     /// # Safety
-    /// A pointer that is neither null nor misaligned points to a `usize`; if its value is the length of a [`HwPoolConfig`],
-    /// the pointer points to a `HwPoolConfig`, whose preset is null or points to a string.
+    /// A pointer that is neither null nor misaligned points to a `usize`; if its value is the length of a [`HwPoolConfig`]
+    /// of this or an earlier header, the pointer points to one, whose preset is null or points to a string.
     pub(crate) unsafe fn read(config: *const Self) -> Result<(PoolConfig, TickerMode), CallError> {
         if config.is_null() {
             return Ok((PoolConfig::default(), TickerMode::Yes));
@@ -87,12 +110,11 @@ impl HwPoolConfig {
         ffi::check_pointer(config, "config")?;
         // SAFETY: the caller promises a `usize` at this address, which is not null and aligned.
         let got = unsafe { config.cast::<usize>().read() };
-        let want = size_of::<Self>();
-        if got != want {
-            return Err(CallError::StructLength { got, want });
-        }
-        // SAFETY: aligned, and of the length that the caller promises.
-        let passed = unsafe { config.read() };
+        Self::check_length(got)?;
+        let mut passed = Self::from_pool_config(&PoolConfig::default());
+        // SAFETY: both are aligned and valid for `got` bytes: the caller promises those of `config`, and `passed` has at
+        // least as many; every byte pattern is a value of the fields, and a local variable does not overlap C's memory.
+        unsafe { config.cast::<u8>().copy_to_nonoverlapping((&raw mut passed).cast::<u8>(), got) };
         // SAFETY: the caller's promise about the preset.
         let tiers = unsafe { parse_preset(passed.preset) }?;
         passed.validate(tiers)
@@ -107,7 +129,17 @@ impl HwPoolConfig {
             if either("chunk_adapts", self.chunk_adapts)? { ChunkRule::DEFAULT } else { ChunkRule::Fixed };
         let ticking = if either("ticker", self.ticker)? { TickerMode::Yes } else { TickerMode::No };
         let pinner = pinner(self.pinning)?;
+        if self.reserved != 0 {
+            let value = self.reserved.into();
+            return Err(CallError::InvalidValue { field: "reserved", value, choice: "0" });
+        }
+        let placement = match self.node {
+            HW_NODE_ANY => default_placement(),
+            node => placement_on(NodeId(node)).map_err(CallError::Node)?,
+        };
         let config = PoolConfig {
+            static_bytes: bytes("static_bytes", self.static_bytes)?,
+            placement,
             chunk: bytes("chunk_bytes", self.chunk_bytes)?,
             chunk_rule,
             cap: bytes("cap_bytes", self.cap_bytes)?,
@@ -155,7 +187,7 @@ pub(crate) fn bytes(field: &'static str, value: u64) -> Result<usize, CallError>
 ///
 /// # Safety
 /// A pointer that is not null points to a terminated string, or to at least `PRESET_MAX` bytes.
-unsafe fn parse_preset(preset: *const c_char) -> Result<Option<TierSetting>, CallError> {
+pub(crate) unsafe fn parse_preset(preset: *const c_char) -> Result<Option<TierSetting>, CallError> {
     if preset.is_null() {
         return Ok(None);
     }
@@ -180,12 +212,15 @@ unsafe fn parse_preset(preset: *const c_char) -> Result<Option<TierSetting>, Cal
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hw_pool_config_init(config: *mut HwPoolConfig, config_bytes: usize) -> ResultCode {
     run_call(|| {
-        if config_bytes != size_of::<HwPoolConfig>() {
-            return Err(CallError::StructLength { got: config_bytes, want: size_of::<HwPoolConfig>() });
+        HwPoolConfig::check_length(config_bytes)?;
+        ffi::check_pointer(config, "config")?;
+        let mut defaults = HwPoolConfig::from_pool_config(&PoolConfig::default());
+        defaults.struct_bytes = config_bytes;
+        // SAFETY: both are valid for `config_bytes` bytes: the caller promises those of `config`, and `defaults` has at
+        // least as many; a local variable does not overlap C's memory.
+        unsafe {
+            (&raw const defaults).cast::<u8>().copy_to_nonoverlapping(config.cast::<u8>(), config_bytes);
         }
-        // SAFETY: the caller's promise, for the length just compared.
-        let out = unsafe { OutPointer::at(config, "config") }?;
-        out.write(HwPoolConfig::from_pool_config(&PoolConfig::default()));
         Ok(())
     })
 }
@@ -218,6 +253,22 @@ mod tests {
             (default.chunk_rule, default.cache_per_mille)
         );
         assert_eq!(ticking, TickerMode::Yes);
+    }
+
+    #[test]
+    fn static_tier_and_node_are_settable_and_unknown_to_older_headers() {
+        let named = HwPoolConfig { static_bytes: 64 << 10, node: 0, ..defaults() };
+        let (config, _) = read(&named).unwrap();
+        assert_eq!((config.static_bytes, config.placement.nodes()), (64 << 10, vec![NodeId(0)]));
+        let older = HwPoolConfig { struct_bytes: OLDEST_BYTES, cap_bytes: 32 << 20, ..named };
+        let (config, _) = read(&older).unwrap();
+        assert_eq!((config.static_bytes, config.cap), (0, 32 << 20), "an older struct ends before them");
+        let refused = read(&HwPoolConfig { node: 4_000, ..defaults() }).unwrap_err();
+        assert_eq!(refused.code(), ResultCode::NoSuchNode, "{refused}");
+        let mut filled = HwPoolConfig { static_bytes: 77, ..defaults() };
+        // SAFETY: a whole struct, of which the first bytes are written.
+        assert_eq!(unsafe { hw_pool_config_init(&raw mut filled, OLDEST_BYTES) }, ResultCode::Ok);
+        assert_eq!((filled.struct_bytes, filled.static_bytes), (OLDEST_BYTES, 77));
     }
 
     #[test]
@@ -254,6 +305,7 @@ mod tests {
             HwPoolConfig { chunk_adapts: 2, ..defaults() },
             HwPoolConfig { ticker: u32::MAX, ..defaults() },
             HwPoolConfig { pinning: 4, ..defaults() },
+            HwPoolConfig { reserved: 1, ..defaults() },
         ];
         for config in wrong {
             assert!(

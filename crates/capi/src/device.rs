@@ -1,6 +1,6 @@
-//! Devices and their memory: opened by URL, described, closed.
+//! Devices: opened by URL, described, closed.
 //!
-//! Input: URLs, lengths, addresses. Output: handles, facts, addresses. Invariant: a closed device stays alive as long
+//! Input: URLs, settings of the pool of memory. Output: handles, facts. Invariant: a closed device stays alive as long
 //! as its queues.
 
 use crate::call_error::CallError;
@@ -8,9 +8,9 @@ use crate::client_buffers::ClientBuffers;
 use crate::code::ResultCode;
 use crate::ffi::{OutPointer, check_pointer, run_call};
 use crate::handle_table::HandleTable;
-use headwater::{Buffer, ClientNamespace, Device, IoError};
-use std::ffi::{CStr, c_char, c_void};
-use std::ptr;
+use crate::pool_settings::HwPoolSettings;
+use headwater::{ClientNamespace, Device};
+use std::ffi::{CStr, c_char};
 use std::sync::Arc;
 
 /// Maximum number of devices that C can have open at a time.
@@ -54,39 +54,32 @@ pub(crate) fn accessible_blocks(facts: &ClientNamespace) -> u64 {
     facts.blocks.map_or(facts.size, |(first, end)| end.saturating_sub(first))
 }
 
-/// The reason that a device's pool gave no memory.
-#[derive(Debug)]
-pub(crate) enum AllocationError {
-    /// The handle names no device that this process can use.
-    Device(CallError),
-    /// The pool refused.
-    Pool(IoError),
-}
-
-impl From<AllocationError> for CallError {
-    fn from(error: AllocationError) -> Self {
-        match error {
-            AllocationError::Device(error) => error,
-            AllocationError::Pool(error) => error.into(),
-        }
-    }
-}
-
-/// Allocates memory of the pool of a device, which is named by the number of its handle.
-pub(crate) fn allocate_buffer(device: usize, bytes: usize) -> Result<Buffer, AllocationError> {
-    let device: *const DeviceHandle = ptr::without_provenance(device);
-    let buffer = DEVICES.with_waiting(device, |open| Ok(open.device.buffer(bytes)));
-    buffer.map_err(AllocationError::Device)?.map_err(AllocationError::Pool)
-}
-
 /// Opens the device that a URL names, and writes its handle to `out`: "null:1G", "mem:64MiB", "file:DIR",
 /// "attach:PATH", "nvme-tcp://HOST:PORT/NQN", "io-uring:PATH", "nvme-ng:/dev/ng0n1", "vfio:0000:00:04.0", with "?ns=N"
-/// for a namespace other than 1. A child of this process cannot use it. hw_close closes it.
+/// for a namespace other than 1, and with settings of its pool of memory ("?pool-cap=1GiB&pool-tiers=paper-5.2"). A child
+/// of this process cannot use it. hw_close closes it.
 ///
 /// # Safety
 /// A `url` that is not null is a string. An `out` that is neither null nor misaligned is valid for a write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hw_open(url: *const c_char, out: *mut *mut DeviceHandle) -> ResultCode {
+    // SAFETY: the caller's promise; null settings are allowed.
+    unsafe { hw_open_with(url, std::ptr::null(), out) }
+}
+
+/// Opens a device as hw_open, with settings of its pool of memory: m, M, t, the limits of the tiers, the static tier and
+/// the memory node. A setting that is not named is taken from the URL, if that names it. Null `settings` name none.
+/// Settings with which no pool can be opened: HW_CODE_CONFIG, or HW_CODE_REFUSED for a memory node that does not exist.
+///
+/// # Safety
+/// A `url` that is not null is a string. A `settings` that is not null was filled by hw_pool_settings_init, its `tiers`
+/// null or a string. An `out` that is neither null nor misaligned is valid for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hw_open_with(
+    url: *const c_char,
+    settings: *const HwPoolSettings,
+    out: *mut *mut DeviceHandle,
+) -> ResultCode {
     run_call(|| {
         // SAFETY: the caller's promise.
         let out = unsafe { OutPointer::at(out, "out") }?;
@@ -94,7 +87,9 @@ pub unsafe extern "C" fn hw_open(url: *const c_char, out: *mut *mut DeviceHandle
         // SAFETY: not null, so a terminated string by the caller's promise; the reference does not outlive this call.
         let url = unsafe { CStr::from_ptr(url) };
         let url = url.to_str().map_err(|_| CallError::UrlNotUtf8)?;
-        let device = Device::open(url)?;
+        // SAFETY: the caller's promise.
+        let settings = unsafe { HwPoolSettings::read(settings) }?;
+        let device = Device::open_with(url, &settings)?;
         out.write(DEVICES.add(OpenDevice { device, buffers: Arc::default() })?);
         Ok(())
     })
@@ -135,35 +130,4 @@ pub unsafe extern "C" fn hw_device_facts(device: *mut DeviceHandle, facts: *mut 
             Ok(())
         })
     })
-}
-
-/// Allocates `bytes` bytes that the device can access, page-aligned, and writes their address to `out`. hw_put_buffer
-/// releases them. Reads and writes use this memory, and any part of it, without a copy.
-///
-/// # Safety
-/// An `out` that is neither null nor misaligned is valid for a write.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn hw_get_buffer(
-    device: *mut DeviceHandle,
-    bytes: usize,
-    out: *mut *mut c_void,
-) -> ResultCode {
-    run_call(|| {
-        // SAFETY: the caller's promise.
-        let out = unsafe { OutPointer::at(out, "out") }?;
-        if bytes == 0 {
-            return Err(headwater::dma::pool::PoolError::Zero.into());
-        }
-        DEVICES.with_waiting(device, |open| {
-            let address = open.buffers.insert(open.device.buffer(bytes)?);
-            out.write(ptr::with_exposed_provenance_mut(address));
-            Ok(())
-        })
-    })
-}
-
-/// Releases a buffer, by the address that hw_get_buffer wrote. A command in flight keeps its memory until it completes.
-#[unsafe(no_mangle)]
-pub extern "C" fn hw_put_buffer(device: *mut DeviceHandle, buffer: *mut c_void) -> ResultCode {
-    run_call(|| DEVICES.with_waiting(device, |open| open.buffers.release(buffer.addr())))
 }

@@ -3,12 +3,10 @@
 //! Input: addresses and handles. Output: numbers. Invariant: these calls lend no memory: as long as a device works on a
 //! buffer, the program neither accesses nor frees it.
 
-use crate::call_error::CallError;
 use crate::code::ResultCode;
 use crate::ffi::{OutPointer, run_call};
 use crate::pool_handles::{self, PoolHandle};
 use headwater_dma::pool::PoolError;
-use headwater_dma::pool::calibration::TierChoice;
 use headwater_host::reservation::AdoptError;
 use std::ffi::c_void;
 
@@ -40,7 +38,7 @@ pub struct DeviceSegment {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TierLimits {
-    /// Longest request that is worth copying to memory that stays pinned.
+    /// Longest request that gets a slot of blocks that stay pinned.
     pub small_max_bytes: u64,
     /// Shortest request that is pinned separately.
     pub large_min_bytes: u64,
@@ -79,8 +77,9 @@ pub unsafe extern "C" fn hw_pool_device_segment(
     })
 }
 
-/// Writes the limits between the tiers to `out`: those of the pool's preset, else those of HEADWATER_TIERS, else those
-/// measured on this machine, which takes up to 50 ms the first time. HW_CODE_CONFIG if that variable is not valid.
+/// Writes the limits between the tiers that the pool uses to `out`: those of its preset, else those of HEADWATER_TIERS,
+/// else those of this machine, which hw_pool_open measured for a pool with a static tier. Without a static tier
+/// (static_bytes 0) small requests are served as medium ones.
 ///
 /// # Safety
 /// An `out` that is neither null nor misaligned is valid for a write.
@@ -90,12 +89,7 @@ pub unsafe extern "C" fn hw_pool_tiers(pool: *mut PoolHandle, out: *mut TierLimi
         // SAFETY: the caller's promise.
         let out = unsafe { OutPointer::at(out, "out") }?;
         let open_pool = pool_handles::find(pool)?.of_this_process()?;
-        let choice = TierChoice::of(open_pool.pool.config()).map_err(CallError::Thresholds)?;
-        out.write(TierLimits {
-            small_max_bytes: choice.thresholds.small_max as u64,
-            large_min_bytes: choice.thresholds.large_min as u64,
-            import_min_bytes: choice.import_min.unwrap_or(0) as u64,
-        });
+        out.write(TierLimits::of(&open_pool.pool.tier_choice()));
         Ok(())
     })
 }

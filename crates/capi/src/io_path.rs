@@ -4,7 +4,7 @@
 //! removed only when everything in it is on the device.
 
 use crate::call_error::CallError;
-use crate::device::{AllocationError, allocate_buffer};
+use crate::device_memory::{AllocationError, allocate_buffer};
 use headwater::host::clock::Nanos;
 use headwater::io::cache::{CacheConfig, PAGE_BYTES, WritePolicy};
 use headwater::io::cached_handle::CachedHandle;

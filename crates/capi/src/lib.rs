@@ -9,16 +9,19 @@
 #![expect(unsafe_code, reason = "the FFI boundary to C: exported names, and out-parameters that C passes in")]
 
 pub mod aio;
+pub mod buffer_request;
 pub mod cache;
 pub mod code;
 pub mod config;
 pub mod device;
+pub mod device_memory;
 pub mod device_segment;
 pub mod handle;
 pub mod memory;
 pub mod message;
 pub mod param;
 pub mod pool;
+pub mod pool_settings;
 pub mod queue;
 pub mod quota;
 pub mod segments;

@@ -9,7 +9,7 @@ use crate::ffi::{self, OutPointer, run_call};
 use crate::memory::build_request;
 use crate::pool_handles::{self, PoolHandle};
 use headwater_dma::buffer::{PoolAllocation, PoolBuffer};
-use headwater_dma::pool::{Pool, RequestShape};
+use headwater_dma::pool::{Pool, PoolError, RequestShape};
 use std::ffi::c_void;
 
 /// A piece of memory, laid out as POSIX's struct iovec.
@@ -46,6 +46,10 @@ pub unsafe extern "C" fn hw_pool_alloc_segments(
         // SAFETY: the caller's promise.
         let out = unsafe { OutPointer::at(count, "count") }?;
         let open_pool = pool_handles::find(pool)?.of_this_process()?;
+        if segments_max == 0 {
+            // The cache of a thread would serve a request that has no room for its piece.
+            return Err(PoolError::NoSegments.into());
+        }
         let request = build_request(bytes, align, flags, RequestShape::ScatterGather { segments_max })?;
         let buffers = match open_pool.pool.allocate(&request)? {
             PoolAllocation::Contiguous(buffer) => vec![buffer],

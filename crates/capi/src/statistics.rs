@@ -59,6 +59,19 @@ pub struct PoolTotals {
     pub pin_ns_p99: u64,
     /// Number of memory nodes; see hw_pool_node_statistics.
     pub nodes: u64,
+    /// Requests served by the static tier.
+    pub served_static: u64,
+    /// Requests served by the pool tier.
+    pub served_pool: u64,
+    /// Requests served by the dynamic tier.
+    pub served_dynamic: u64,
+    /// Small requests without a free slot, and large ones for which the cap had no room, served by the pool tier and
+    /// counted there.
+    pub overflowed: u64,
+    /// Pieces of memory of the program that were pinned in place.
+    pub imported: u64,
+    /// Free slots of the static tier.
+    pub static_free_bytes: u64,
 }
 
 /// The statistics of one memory node.
@@ -88,7 +101,8 @@ pub struct NodeTotals {
 }
 
 impl PoolTotals {
-    fn of(now: &PoolStatistics) -> Self {
+    pub(crate) fn of(now: &PoolStatistics) -> Self {
+        let [served_static, served_pool, served_dynamic] = now.tiers.served;
         let [static_bytes, pool_bytes, dynamic_bytes] = now.tier_bytes;
         Self {
             cap_bytes: now.cap_bytes,
@@ -114,6 +128,12 @@ impl PoolTotals {
             pin_ns_median: now.pinning.quantile_bound(500).0,
             pin_ns_p99: now.pinning.quantile_bound(990).0,
             nodes: now.nodes.len() as u64,
+            served_static,
+            served_pool,
+            served_dynamic,
+            overflowed: now.tiers.overflowed,
+            imported: now.tiers.imported,
+            static_free_bytes: now.static_free_bytes,
         }
     }
 }
@@ -141,7 +161,7 @@ impl NodeTotals {
 /// # Safety
 /// `T` consists of `u64` alone, and an `out` that is neither null nor misaligned is valid for writes of `out_bytes`
 /// bytes.
-unsafe fn write_prefix<T>(value: &T, out: *mut T, out_bytes: usize) -> Result<(), CallError> {
+pub(crate) unsafe fn write_prefix<T>(value: &T, out: *mut T, out_bytes: usize) -> Result<(), CallError> {
     ffi::check_pointer(out, "out")?;
     let want = size_of::<T>();
     if out_bytes == 0 || out_bytes > want || !out_bytes.is_multiple_of(size_of::<u64>()) {

@@ -5,10 +5,13 @@
 
 use crate::call_error::CallError;
 use crate::code::ResultCode;
-use crate::device::allocate_buffer;
+use crate::device_memory::{allocate_buffer, allocate_pieces};
 use crate::ffi::{OutPointer, check_pointer, run_call};
 use crate::handle::{HANDLES, IoHandle, OpenHandle};
+use crate::segments::MemorySegment;
 use headwater::Buffer;
+use headwater::WriteDurability;
+use headwater::dma::pool::PoolError;
 use headwater::io::handle::IoRequest;
 use std::ffi::c_void;
 use std::slice;
@@ -39,10 +42,16 @@ impl OpenHandle {
         if let Some(buffer) = self.buffers.find(into.addr(), bytes) {
             return self.run(IoRequest::read(offset, buffer));
         }
-        let bounce = self.allocate_device_memory(bytes.max(1))?.slice(0, bytes)?;
-        self.run(IoRequest::read(offset, bounce.clone()))?;
-        // SAFETY: the caller's promise; `bounce` was allocated from the pool by this call, so the two do not overlap.
-        Ok(bounce.read(0, unsafe { slice::from_raw_parts_mut(into, bytes) })?)
+        let pieces = self.allocate_transfer(bytes)?;
+        self.run(read_into(offset, pieces.clone()))?;
+        // SAFETY: the caller's promise; the pieces were allocated from the pool by this call, so they do not overlap.
+        let mut rest = unsafe { slice::from_raw_parts_mut(into, bytes) };
+        for piece in &pieces {
+            let (here, later) = rest.split_at_mut(piece.bytes());
+            piece.read(0, here)?;
+            rest = later;
+        }
+        Ok(())
     }
 
     /// Writes from memory of the caller, in place or through a copy.
@@ -50,17 +59,50 @@ impl OpenHandle {
     /// # Safety
     /// `from` is valid for reads of `bytes` bytes.
     unsafe fn write(&mut self, from: *const u8, bytes: usize, offset: u64) -> Result<(), CallError> {
-        let buffer = match self.buffers.find(from.addr(), bytes) {
-            Some(buffer) => buffer,
-            None => {
-                let bounce = self.allocate_device_memory(bytes.max(1))?.slice(0, bytes)?;
-                // SAFETY: the caller's promise; `bounce` was allocated from the pool by this call, so the two do not
-                // overlap.
-                bounce.write(0, unsafe { slice::from_raw_parts(from, bytes) })?;
-                bounce
-            }
-        };
-        self.run(IoRequest::write(offset, buffer, self.durable))
+        if let Some(buffer) = self.buffers.find(from.addr(), bytes) {
+            return self.run(IoRequest::write(offset, buffer, self.durable));
+        }
+        let pieces = self.allocate_transfer(bytes)?;
+        // SAFETY: the caller's promise; the pieces were allocated from the pool by this call, so they do not overlap.
+        let mut rest = unsafe { slice::from_raw_parts(from, bytes) };
+        for piece in &pieces {
+            let (here, later) = rest.split_at(piece.bytes());
+            piece.write(0, here)?;
+            rest = later;
+        }
+        self.run(write_from(offset, pieces, self.durable))
+    }
+
+    /// Allocates the memory that a transfer is copied through, exactly as long, in several pieces if the pool has no
+    /// longer one.
+    fn allocate_transfer(&self, bytes: usize) -> Result<Vec<Buffer>, CallError> {
+        let pieces = allocate_pieces(self.device, bytes.max(1))?;
+        if bytes > 0 {
+            return Ok(pieces);
+        }
+        pieces.iter().map(|piece| Ok(piece.slice(0, 0)?)).collect()
+    }
+
+    /// Returns the buffers of pieces that C passes.
+    fn find_pieces(&self, segments: &[MemorySegment]) -> Result<Vec<Buffer>, CallError> {
+        let find = |segment: &MemorySegment| self.buffers.find(segment.address.addr(), segment.bytes);
+        segments.iter().map(|segment| find(segment).ok_or(CallError::BufferForeign)).collect()
+    }
+}
+
+/// Builds a read into pieces; a queue whose commands name one buffer takes a single piece only in this form.
+fn read_into(offset: u64, mut pieces: Vec<Buffer>) -> IoRequest {
+    match (pieces.len(), pieces.pop()) {
+        (1, Some(only)) => IoRequest::read(offset, only),
+        (_, last) => IoRequest::read_scattered(offset, pieces.into_iter().chain(last).collect()),
+    }
+}
+
+/// Builds a write from pieces, as [`read_into`] builds a read.
+fn write_from(offset: u64, mut pieces: Vec<Buffer>, durable: WriteDurability) -> IoRequest {
+    match (pieces.len(), pieces.pop()) {
+        (1, Some(only)) => IoRequest::write(offset, only, durable),
+        (_, last) => IoRequest::write_gathered(offset, pieces.into_iter().chain(last).collect(), durable),
     }
 }
 
@@ -100,6 +142,69 @@ pub unsafe extern "C" fn hw_pwrite(
         // SAFETY: the caller's promise.
         HANDLES.with(handle, |open| unsafe { open.write(buffer.cast(), bytes, offset) })
     })
+}
+
+/// Reads from byte `offset` on into `count` pieces of memory in order. Each piece lies in memory of the device
+/// (hw_get_segments, hw_get_buffer), starts and ends at whole blocks, and is read into in place: as one command, where the
+/// queue's commands can name so many pieces.
+///
+/// # Safety
+/// A `segments` that is neither null nor misaligned is valid for reads of `count` elements; no other thread uses their
+/// memory during the call.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hw_preadv(
+    handle: *mut IoHandle,
+    segments: *const MemorySegment,
+    count: u32,
+    offset: u64,
+) -> ResultCode {
+    run_call(|| {
+        // SAFETY: the caller's promise.
+        let segments = unsafe { checked_segments(segments, count) }?;
+        HANDLES.with(handle, |open| {
+            let pieces = open.find_pieces(segments)?;
+            open.run(read_into(offset, pieces))
+        })
+    })
+}
+
+/// Writes `count` pieces of memory in order from byte `offset` on, as hw_preadv reads them.
+///
+/// # Safety
+/// A `segments` that is neither null nor misaligned is valid for reads of `count` elements; no thread writes to their
+/// memory during the call.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hw_pwritev(
+    handle: *mut IoHandle,
+    segments: *const MemorySegment,
+    count: u32,
+    offset: u64,
+) -> ResultCode {
+    run_call(|| {
+        // SAFETY: the caller's promise.
+        let segments = unsafe { checked_segments(segments, count) }?;
+        HANDLES.with(handle, |open| {
+            let pieces = open.find_pieces(segments)?;
+            open.run(write_from(offset, pieces, open.durable))
+        })
+    })
+}
+
+/// Returns the pieces that C passes.
+///
+/// # Safety
+/// A `segments` that is neither null nor misaligned is valid for reads of `count` elements, which no thread writes as
+/// long as the result lives.
+unsafe fn checked_segments<'a>(
+    segments: *const MemorySegment,
+    count: u32,
+) -> Result<&'a [MemorySegment], CallError> {
+    check_pointer(segments, "segments")?;
+    if count == 0 {
+        return Err(PoolError::NoSegments.into());
+    }
+    // SAFETY: not null and aligned, as checked, and of as many elements as the caller promises.
+    Ok(unsafe { slice::from_raw_parts(segments, count as usize) })
 }
 
 /// Reads as hw_pread at the position, and advances the position by `bytes`.

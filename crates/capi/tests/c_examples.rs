@@ -57,3 +57,8 @@ fn device_calls_work_and_their_misuse_returns_codes() {
 fn threads_share_a_cache_whose_pages_reach_the_device_without_a_call() {
     run_linked_both_ways("cache.c", "four threads shared a cache");
 }
+
+#[test]
+fn device_memory_comes_in_tiers_and_waits_in_order_with_timeout_and_cancel() {
+    run_linked_both_ways("memory.c", "memory of every tier waited in order");
+}

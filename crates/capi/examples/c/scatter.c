@@ -55,6 +55,9 @@ int main(void) {
     CHECK_CODE(hw_pool_alloc_segments(pool, bytes, 0, 0, segments, 8, &count), HW_CODE_WOULD_BLOCK);
     CHECK_CODE(hw_pool_alloc_segments(pool, bytes, 0, HW_ALLOC_ZEROED, segments, PIECES, &count), HW_CODE_OK);
     CHECK(count == 50);
+    /* No piece fits in no room, not even one that a thread's cache has. */
+    CHECK_CODE(hw_pool_alloc_segments(pool, PAGE, 0, 0, segments + 50, 0, &count), HW_CODE_NO_SEGMENTS);
+    CHECK(count == 50);
     for (uint32_t i = 0; i < count; i++) {
         sum += segments[i].bytes;
         CHECK((uintptr_t)segments[i].address % PAGE == 0);
