@@ -144,7 +144,7 @@ struct CacheLocation {
 
 impl CacheLocation {
     fn of_this_host() -> Self {
-        Self::at(cache_path(env::var_os("XDG_CACHE_HOME").as_deref(), env::var_os("HOME").as_deref()))
+        Self::at(cache_file())
     }
 
     fn at(path: Option<PathBuf>) -> Self {
@@ -188,6 +188,12 @@ fn fingerprint(topology: &Topology) -> String {
         topology.kernel_release,
         env!("CARGO_PKG_VERSION")
     )
+}
+
+/// Returns the file that keeps the measurements of this user, if there is a place for one.
+#[must_use]
+pub fn cache_file() -> Option<PathBuf> {
+    cache_path(env::var_os("XDG_CACHE_HOME").as_deref(), env::var_os("HOME").as_deref())
 }
 
 /// Returns the path of the cache under the user's cache directory, if there is one.

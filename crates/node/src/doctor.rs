@@ -7,6 +7,7 @@ pub mod device_scan;
 pub mod machine;
 pub mod memory;
 pub mod storage;
+pub mod tiers;
 
 use serde::Serialize;
 use std::fmt;
@@ -68,6 +69,7 @@ impl DoctorFinding {
 #[must_use]
 pub fn examine(data: &Path) -> Vec<DoctorFinding> {
     let mut findings = machine::examine();
+    findings.extend(tiers::examine());
     findings.extend(storage::examine(data));
     findings
 }

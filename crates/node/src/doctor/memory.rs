@@ -4,14 +4,11 @@
 //! Figure 1 for this machine, the tier thresholds with their reasons, and findings. Nothing is changed and nothing
 //! needs root.
 
-use super::{DoctorFinding, FindingVerdict, machine};
+use super::{DoctorFinding, FindingVerdict, machine, tiers};
 use crate::config::ByteSize;
-use headwater_dma::pool::PoolConfig;
-use headwater_dma::pool::calibration::{
-    self, ChoiceOrigin, InvalidThresholds, PrepareMethod, TIERS_VARIABLE, TierChoice,
-};
-use headwater_host::calibration::CalibrationOrigin;
+use headwater_dma::pool::calibration::{self, PrepareMethod};
 use headwater_host::calibration::memory::{MemoryCost, MemoryCosts};
+use headwater_host::calibration::{CalibrationOrigin, cache_file};
 use headwater_host::clock::Clock;
 use serde::Serialize;
 use std::fmt;
@@ -30,7 +27,7 @@ pub struct MemoryReport {
 }
 
 /// The tier thresholds in bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TierBounds {
     /// Largest request that goes through staging blocks.
     pub small_max_bytes: u64,
@@ -38,6 +35,8 @@ pub struct TierBounds {
     pub large_min_bytes: u64,
     /// Smallest request for which the caller's memory is used in place; `None` for never.
     pub import_min_bytes: Option<u64>,
+    /// `calibrated`, `paper-4.1`, `paper-5.2` or `as configured`.
+    pub origin: String,
 }
 
 impl MemoryReport {
@@ -53,8 +52,6 @@ impl MemoryReport {
             CalibrationOrigin::Measured => format!("measured just now, in {} ms", costs.took.0 / 1_000_000),
             CalibrationOrigin::Cached => "measured by an earlier run on this machine".to_owned(),
         };
-        let way = PrepareMethod::default_for(costs);
-        let choice = TierChoice::resolve(setting, costs, PoolConfig::default().chunk, way);
         let mut findings = vec![
             machine::memlock(),
             machine::huge_pages(),
@@ -62,11 +59,13 @@ impl MemoryReport {
             machine::numa(),
         ];
         findings.push(copy_or_pin(costs));
-        findings.push(threshold_finding(&choice, way));
-        let tiers = choice.ok().map(|choice| TierBounds {
+        let report = tiers::report(costs, setting, cache_file().as_deref());
+        findings.extend(report.findings);
+        let tiers = report.choice.map(|choice| TierBounds {
             small_max_bytes: choice.thresholds.small_max as u64,
             large_min_bytes: choice.thresholds.large_min as u64,
             import_min_bytes: choice.import_min.map(|bytes| bytes as u64),
+            origin: choice.origin.to_string(),
         });
         Self { costs: costs.rows.clone(), measured, tiers, findings }
     }
@@ -86,41 +85,6 @@ fn copy_or_pin(costs: &MemoryCosts) -> DoctorFinding {
         "pages of new memory are filled with zeroes when they are pinned, which costs more than the pin: existing \
          memory is registered, or copied into pinned memory",
     )
-}
-
-fn threshold_finding(choice: &Result<TierChoice, InvalidThresholds>, way: PrepareMethod) -> DoctorFinding {
-    let choice = match choice {
-        Ok(choice) => choice,
-        Err(error) => {
-            return DoctorFinding::new("tiers", FindingVerdict::Problem, error.to_string())
-                .change(format!("unset {TIERS_VARIABLE}   # to use the measured values"));
-        }
-    };
-    let size = |bytes: usize| ByteSize(bytes as u64);
-    let import = match choice.import_min {
-        None => "the caller's memory is always copied".to_owned(),
-        Some(bytes) if bytes == choice.thresholds.small_max + 1 => {
-            "the caller's memory is used in place whenever it is not staged".to_owned()
-        }
-        Some(bytes) => format!("the caller's memory is used in place from {} on", size(bytes)),
-    };
-    let found = format!(
-        "staged up to {}, pinned individually from {} on, pooled between; {import} ({})",
-        size(choice.thresholds.small_max),
-        size(choice.thresholds.large_min),
-        choice.origin
-    );
-    match choice.origin {
-        ChoiceOrigin::Calibration => DoctorFinding::new("tiers", FindingVerdict::Active, found)
-            .why(format!(
-                "a page is copied faster than pinned; memory of a chunk or more is not kept; the caller's memory is \
-                 used in place from the size at which {way} was cheaper than a cold copy"
-            ))
-            .change(format!("{TIERS_VARIABLE}=paper-4.1|paper-5.2|SMALL:LARGE   # in bytes")),
-        ChoiceOrigin::Paper41 | ChoiceOrigin::Paper52 | ChoiceOrigin::Numbers => DoctorFinding::new("tiers", FindingVerdict::Note, found)
-            .why(format!("set by {TIERS_VARIABLE}"))
-            .change(format!("unset {TIERS_VARIABLE}   # to use the measured values")),
-    }
 }
 
 /// A column of the table: heading, description, cell.
@@ -214,10 +178,11 @@ mod tests {
             small_max_bytes: 4 << 10,
             large_min_bytes: 4 << 20,
             import_min_bytes: Some(64 << 10),
+            origin: "calibrated".to_owned(),
         };
         assert_eq!(calibrated.tiers, Some(expected));
         let paper = MemoryReport::from_costs(&costs(), Some("paper-5.2"));
-        assert_eq!(paper.tiers.unwrap().large_min_bytes, (128 << 10) + 1);
+        assert_eq!(paper.tiers.clone().unwrap().large_min_bytes, (128 << 10) + 1);
         assert!(paper.to_string().contains("set by HEADWATER_TIERS"));
         let invalid = MemoryReport::from_costs(&costs(), Some("large"));
         assert!(invalid.tiers.is_none());
