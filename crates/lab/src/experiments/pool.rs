@@ -67,7 +67,7 @@ fn open(cap: usize, chunk: usize, cache_per_mille: u32) -> Result<Pool, LabError
 }
 
 /// Returns a pinner that locks memory if this process may lock `bytes`, else one that does not pin.
-pub(super) fn locking(bytes: usize) -> Arc<dyn MemoryPinner> {
+fn locking(bytes: usize) -> Arc<dyn MemoryPinner> {
     if MlockPinner.preflight(bytes).is_ok() { Arc::new(MlockPinner) } else { Arc::new(NoPinning) }
 }
 

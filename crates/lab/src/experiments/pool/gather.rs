@@ -1,8 +1,11 @@
 //! The share of the free bytes that one request can take of a pool that is nine tenths full.
 //!
 //! Input: buffers of random sizes, allocated and freed until the pool's fragmentation is steady.
-//! Output: the largest share of the free bytes that one request gets, in at most 64 segments and in one. These are
-//! counts, not times.
+//! Output: the largest share of the free bytes that one request gets, in at most 64 segments, in at most the 256 that a
+//! command of a device takes, and in one. These are counts, not times.
+//!
+//! Short buffers leave short holes. A request of 64 segments can then hold at most the 64 longest free runs, a part of
+//! the free bytes that no order of search exceeds; the claim states that part beside what the pool finds.
 
 use super::{CACHED, CAP_BYTES, failed, open};
 use crate::claim::{ClaimGoal, EvidenceLabel, LabClaim};
@@ -10,10 +13,12 @@ use crate::experiment::{ExperimentFindings, LabError, RunContext};
 use crate::measure::SampleSpread;
 use crate::report::ReportRow;
 use headwater_dma::buffer::PoolAllocation;
-use headwater_dma::pool::{Pool, PoolError, PoolRequest};
+use headwater_dma::pool::{PinTier, Pool, PoolError, PoolRequest};
 use headwater_host::width::to_usize;
 
 const SEGMENTS_MAX: u32 = 64;
+/// The most pieces of one command of a device.
+const COMMAND_SEGMENTS_MAX: u32 = 256;
 const BYTES_MIN: usize = 4 << 10;
 const BYTES_MAX: usize = 4 << 20;
 const CHUNK_BYTES: usize = 4 << 20;
@@ -50,6 +55,8 @@ impl LengthDistribution {
 /// Shares of the free bytes, in per cent.
 struct GatherShares {
     gathered: f64,
+    /// In as many segments as a command of a device takes.
+    gathered_by_command: f64,
     contiguous: f64,
     /// The longest free runs together, as many as the segments allowed: the upper bound.
     possible: f64,
@@ -71,10 +78,12 @@ pub(super) fn run(context: &RunContext, findings: &mut ExperimentFindings) -> Re
             |of: fn(&GatherShares) -> f64| SampleSpread::of(&taken.iter().map(of).collect::<Vec<f64>>());
         let (gathered, contiguous) = (spread(|taken| taken.gathered), spread(|taken| taken.contiguous));
         let possible = spread(|taken| taken.possible);
+        let by_command = spread(|taken| taken.gathered_by_command);
         let row = ReportRow::new()
             .with("lengths_4k_to_4m", name)
             .with("free_bytes", taken.iter().map(|taken| taken.free).max().unwrap_or(0))
             .with("in_64_segments_percent_of_free", gathered)
+            .with("in_256_segments_percent_of_free", by_command)
             .with("in_one_segment_percent_of_free", contiguous)
             .with("longest_64_runs_percent_of_free", possible)
             .with("segments_most", taken.iter().map(|taken| taken.segments).max().unwrap_or(0) as u64);
@@ -89,10 +98,11 @@ pub(super) fn run(context: &RunContext, findings: &mut ExperimentFindings) -> Re
             ),
             EvidenceLabel::Functional,
             format!(
-                "{:.1} % at worst; one segment {:.1} %; the longest 64 free runs {:.1} %; lengths {name}, M {} MiB, nine tenths in use",
+                "{:.1} % at worst; no search can exceed {:.1} %, which the longest 64 free runs hold; in 256 segments, as many as a command of a device takes, {:.1} %; in one {:.1} %; lengths {name}, M {} MiB, nine tenths in use",
                 gathered.map_or(f64::NAN, |spread| spread.min),
-                median(contiguous),
                 median(possible),
+                median(by_command),
+                median(contiguous),
                 CAP_BYTES >> 20
             ),
         ));
@@ -107,17 +117,26 @@ fn measure_once(lengths: LengthDistribution, seed: u64) -> Result<GatherShares, 
     let held = fill_and_fragment(&pool, lengths, &mut random)?;
     let free = pool.statistics().cap_bytes.saturating_sub(pool.statistics().in_use_bytes);
     let possible = longest_runs(&held, free);
-    let request = |bytes| PoolRequest::bytes(bytes).scattered(SEGMENTS_MAX);
-    let (gathered, segments) = largest(&pool, free, request)?;
-    let (contiguous, _) = largest(&pool, free, PoolRequest::bytes)?;
+    let (gathered, segments) = largest(&pool, free, SEGMENTS_MAX)?;
+    let (gathered_by_command, _) = largest(&pool, free, COMMAND_SEGMENTS_MAX)?;
+    let (contiguous, _) = largest(&pool, free, 1)?;
     drop(held);
-    Ok(GatherShares { gathered, contiguous, possible, segments, free })
+    Ok(GatherShares { gathered, gathered_by_command, contiguous, possible, segments, free })
 }
 
-/// Makes the pool pin its whole capacity, as an earlier load would have.
+/// Makes the pool pin its whole capacity in chunks, as an earlier load would have. The buffers are just shorter than those
+/// that are pinned for themselves.
 fn pin_all(pool: &Pool) -> Result<(), LabError> {
-    let chunks = (0..CAP_BYTES / CHUNK_BYTES).map(|_| pool.buffer(CHUNK_BYTES).map_err(failed));
-    chunks.collect::<Result<Vec<_>, _>>().map(drop)
+    let bytes = CHUNK_BYTES - PAGE_BYTES;
+    let chunks = (0..CAP_BYTES / CHUNK_BYTES).map(|_| pool.buffer(bytes).map_err(failed));
+    drop(chunks.collect::<Result<Vec<_>, _>>()?);
+    let pinned = pool.statistics().tier_bytes[PinTier::Pool as usize];
+    if pinned == CAP_BYTES as u64 {
+        return Ok(());
+    }
+    Err(failed(format!(
+        "{pinned} bytes of {CAP_BYTES} are pinned in chunks: the pool is not the one that is claimed"
+    )))
 }
 
 /// Returns the percentage of the free bytes in the longest runs between held buffers, as many runs as the segments
@@ -185,21 +204,23 @@ fn capacity(payload: &PoolAllocation) -> usize {
 
 /// Returns the percentage of the free bytes that one request gets, in steps of 0.5, and the number of its segments.
 #[expect(clippy::cast_precision_loss, reason = "a per mille number")]
-fn largest(pool: &Pool, free: u64, request: impl Fn(usize) -> PoolRequest) -> Result<(f64, usize), LabError> {
+fn largest(pool: &Pool, free: u64, segments_max: u32) -> Result<(f64, usize), LabError> {
     for per_mille in (0..=1_000_u64).rev().step_by(5) {
         let bytes = to_usize(free * per_mille / 1_000);
         if bytes == 0 {
             break;
         }
-        if let Some(payload) = allocated(pool.allocate(&request(bytes)))? {
-            return Ok((per_mille as f64 / 10.0, legal_segments(payload)?));
+        let request = PoolRequest::bytes(bytes);
+        let request = if segments_max == 1 { request } else { request.scattered(segments_max) };
+        if let Some(payload) = allocated(pool.allocate(&request))? {
+            return Ok((per_mille as f64 / 10.0, legal_segments(payload, segments_max)?));
         }
     }
     Ok((0.0, 0))
 }
 
 /// Returns the number of segments of a payload; all must be expressible as PRP entries (NVMe Base 2.1, 4.3.1).
-fn legal_segments(payload: PoolAllocation) -> Result<usize, LabError> {
+fn legal_segments(payload: PoolAllocation, segments_max: u32) -> Result<usize, LabError> {
     let lent = payload.lend();
     let segments = lent.segments();
     let whole = |bytes: usize| bytes.is_multiple_of(PAGE_BYTES);
@@ -210,7 +231,7 @@ fn legal_segments(payload: PoolAllocation) -> Result<usize, LabError> {
         .all(|(at, segment)| whole(segment.address) && (at == last || whole(segment.bytes)));
     let (payload, _) = lent.complete::<(), ()>(Ok(()));
     drop(payload);
-    if legal && segments.len() <= SEGMENTS_MAX as usize {
+    if legal && segments.len() <= segments_max as usize {
         Ok(segments.len())
     } else {
         Err(failed("a payload has segments that PRP entries cannot express"))
@@ -234,8 +255,7 @@ mod tests {
     fn request_can_take_all_of_an_empty_pool() {
         let pool = open(CAP_BYTES, CHUNK_BYTES, CACHED).unwrap();
         let free = CAP_BYTES as u64;
-        let (gathered, segments) =
-            largest(&pool, free, |bytes| PoolRequest::bytes(bytes).scattered(SEGMENTS_MAX)).unwrap();
+        let (gathered, segments) = largest(&pool, free, SEGMENTS_MAX).unwrap();
         assert!(gathered > 99.9 && segments <= SEGMENTS_MAX as usize, "{gathered} in {segments}");
     }
 
@@ -246,6 +266,7 @@ mod tests {
         assert!((9..=12).contains(&tenths), "{tenths} % free");
         assert!(taken.possible + 0.5 >= taken.gathered, "{} {}", taken.possible, taken.gathered);
         assert!(taken.gathered >= taken.contiguous && taken.gathered > 0.0);
+        assert!(taken.gathered_by_command > taken.gathered, "more segments hold more of short runs");
     }
 
     #[test]

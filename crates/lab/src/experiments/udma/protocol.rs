@@ -1,16 +1,13 @@
-//! The paper's requests and memory blocks.
+//! The paper's requests and settings, and the check that every request was served by the tier of its length.
 //!
 //! Input: a class of requests, an upper bound of their length, and a seed.
-//! Output: requests, and the memory of the tier that serves them.
+//! Output: requests, settings of pools, and an error for a pool that served them otherwise.
 //! Invariant: all methods receive the same requests.
 
 use super::failed;
 use crate::experiment::LabError;
-use headwater_dma::buffer::PoolBuffer;
-use headwater_dma::pool::{
-    ChunkRule, MemoryPinner, PAPER_BLOCKS, Pool, PoolClock, PoolConfig, TierThresholds,
-};
-use std::sync::Arc;
+use headwater_dma::pool::{PAPER_BLOCKS, PinTier, Pool, TierSetting, TierThresholds};
+use headwater_io::PoolSettings;
 
 /// One of the paper's three classes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,9 +28,6 @@ pub(super) const CLASSES: [UdmaClass; 3] = [
     UdmaClass { name: "big", requests: 5_000, above: 128 << 10, bounds: &[256 << 10, 512 << 10, 1 << 20] },
 ];
 
-/// The granularity of direct I/O.
-const SECTOR_BYTES: usize = 512;
-
 /// A read or write request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct UdmaRequest {
@@ -49,119 +43,164 @@ pub(super) enum UdmaDirection {
     Write,
 }
 
-/// Returns `count` random requests of up to `bound` bytes on a device of `device_bytes`.
+/// Returns `count` random requests of up to `bound` bytes, in whole units, on a device of so many bytes with units of so
+/// many.
 pub(super) fn requests(
     class: &UdmaClass,
     bound: usize,
     count: usize,
-    device_bytes: u64,
+    (device_bytes, unit_bytes): (u64, usize),
     seed: u64,
 ) -> Vec<UdmaRequest> {
     let mut random = fastrand::Rng::with_seed(seed);
-    let sectors = (device_bytes - bound as u64) / 4_096;
+    let sectors = (device_bytes - bound.next_multiple_of(unit_bytes) as u64) / 4_096;
     let mut one = || UdmaRequest {
-        bytes: random.usize(class.above + 1..=bound).next_multiple_of(SECTOR_BYTES),
+        bytes: random.usize(class.above + 1..=bound).next_multiple_of(unit_bytes),
         direction: if random.bool() { UdmaDirection::Read } else { UdmaDirection::Write },
         offset: random.u64(..sectors) * 4_096,
     };
     (0..count).map(|_| one()).collect()
 }
 
-/// The memory of the tiers, with the borders of a preset.
-#[derive(Debug)]
-pub(super) struct TierMemory {
-    pool: Pool,
-    borders: TierThresholds,
-    /// The static tier: its block and the next slot.
-    small: Option<(PoolBuffer, usize)>,
+/// The limits of the tiers that a run uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TierPreset {
+    /// Section 5.2 of the paper, in which it measures.
+    Paper52,
+    /// Section 4.1 of the paper, its design.
+    Paper41,
+    /// The limits measured on this machine, and the sizes that a device uses by default.
+    Ours,
 }
 
-/// The memory of a request while the device works on it.
-pub(super) enum RequestMemory<'a> {
-    /// A slot of the block that stays pinned; the bytes are copied before or after the transfer.
-    Slot(&'a mut [u8]),
-    Buffer(PoolBuffer),
-}
+impl TierPreset {
+    pub(super) const ALL: [Self; 3] = [Self::Paper52, Self::Paper41, Self::Ours];
 
-impl TierMemory {
-    /// Opens the tiers for one class, with the paper's block for it. Nothing is pinned before the first request.
-    pub(super) fn open(
-        class: &UdmaClass,
-        borders: TierThresholds,
-        pinner: Arc<dyn MemoryPinner>,
-        time: Arc<dyn PoolClock>,
-    ) -> Result<Self, LabError> {
-        let chunk = if class.above == 0 {
-            PAPER_BLOCKS.small
-        } else if class.above + 1 >= borders.large_min {
-            PAPER_BLOCKS.large
-        } else {
-            PAPER_BLOCKS.medium
-        };
-        let config = PoolConfig {
-            chunk,
-            chunk_rule: ChunkRule::Fixed,
-            // The paper measures its big requests in blocks of 32 MB that many of them share: chunks, not memory of each.
-            tiers: Some(TierThresholds { large_min: usize::MAX, ..borders }.into()),
-            pinner,
-            clock: time,
-            ..PoolConfig::default()
-        };
-        Ok(Self { pool: Pool::open(config).map_err(failed)?, borders, small: None })
+    /// Returns the name in rows and claims.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Paper52 => "paper_5_2",
+            Self::Paper41 => "paper_4_1",
+            Self::Ours => "ours",
+        }
     }
 
-    /// Takes memory for a request.
-    pub(super) fn take(&mut self, bytes: usize) -> Result<RequestMemory<'_>, LabError> {
-        if bytes > self.borders.small_max {
-            return self.pool.buffer(bytes).map(RequestMemory::Buffer).map_err(failed);
+    /// Returns the settings with which a device is opened. The paper's blocks are 32 MB for small requests and 4 MB for
+    /// the pool; its blocks of 32 MB for big requests, which many requests share, are no dynamic tier.
+    pub(super) fn settings(self) -> PoolSettings {
+        let paper = |limits: TierThresholds| PoolSettings {
+            tiers: Some(limits.into()),
+            chunk_bytes: Some(PAPER_BLOCKS.medium),
+            static_bytes: Some(PAPER_BLOCKS.small),
+            ..PoolSettings::default()
+        };
+        match self {
+            Self::Paper52 => paper(TierThresholds::PAPER_5_2),
+            Self::Paper41 => paper(TierThresholds::PAPER_4_1),
+            Self::Ours => PoolSettings { tiers: Some(TierSetting::Calibrated), ..PoolSettings::default() },
         }
-        if self.small.is_none() {
-            self.small = Some((self.pool.buffer(PAPER_BLOCKS.small).map_err(failed)?, 0));
+    }
+}
+
+/// Returns the tier that must serve a request, by the limits alone.
+pub(super) fn claimed_tier(limits: TierThresholds, bytes: usize) -> PinTier {
+    if bytes <= limits.small_max {
+        PinTier::Static
+    } else if bytes < limits.large_min {
+        PinTier::Pool
+    } else {
+        PinTier::Dynamic
+    }
+}
+
+/// The number of requests that each tier of a pool must have served.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct TierLedger {
+    claimed: [u64; 3],
+}
+
+impl TierLedger {
+    /// Counts a request that a tier must serve.
+    pub(super) fn count(&mut self, tier: PinTier) {
+        self.claimed[tier as usize] += 1;
+    }
+
+    /// Compares with the counters of the pool: every request was served by the tier that is claimed for it, and no other
+    /// memory was used.
+    ///
+    /// # Errors
+    /// The numbers, if they differ: then the run does not measure what it claims.
+    pub(super) fn check(&self, pool: &Pool) -> Result<(), LabError> {
+        let counted = pool.statistics().tiers;
+        if counted.served == self.claimed && (counted.overflowed, counted.imported) == (0, 0) {
+            return Ok(());
         }
-        let Some((block, next)) = &mut self.small else { return Err(failed("the static tier has no block")) };
-        let slot_bytes = self.borders.small_max;
-        let at = *next;
-        *next = (at + slot_bytes) % block.len();
-        Ok(RequestMemory::Slot(&mut block[at..at + bytes]))
+        Err(failed(format!(
+            "requests by tier (static, pool, dynamic) are {:?} by the limits and {:?} by the pool's counters, {} \
+             overflowed and {} imported: the run did not go through the tiers that it claims",
+            self.claimed, counted.served, counted.overflowed, counted.imported
+        )))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use headwater_dma::pool::NoPinning;
-    use headwater_host::clock::Clock;
+    use headwater_dma::pool::PoolConfig;
 
     #[test]
     fn requests_fit_their_class_and_are_reproducible() {
-        for class in &CLASSES {
-            for &bound in class.bounds {
-                let list = requests(class, bound, 500, 64 << 20, 1);
-                assert!(list.iter().all(|request| request.bytes > class.above && request.bytes <= bound));
-                assert!(list.iter().all(|request| request.offset + request.bytes as u64 <= 64 << 20));
-                let again = requests(class, bound, 500, 64 << 20, 1);
-                assert!(list.iter().zip(&again).all(|(a, b)| (a.bytes, a.offset) == (b.bytes, b.offset)));
+        for unit in [512, 4_096] {
+            for class in &CLASSES {
+                for &bound in class.bounds {
+                    let list = requests(class, bound, 500, (64 << 20, unit), 1);
+                    let most = bound.next_multiple_of(unit);
+                    assert!(list.iter().all(|request| request.bytes > class.above && request.bytes <= most));
+                    assert!(list.iter().all(|request| request.offset + request.bytes as u64 <= 64 << 20));
+                    assert!(list.iter().all(|request| request.bytes.is_multiple_of(unit)));
+                    let again = requests(class, bound, 500, (64 << 20, unit), 1);
+                    assert!(list.iter().zip(&again).all(|(a, b)| (a.bytes, a.offset) == (b.bytes, b.offset)));
+                }
             }
         }
         assert_eq!(CLASSES.map(|class| class.requests), [50_000, 5_000, 5_000]);
     }
 
     #[test]
-    fn small_requests_share_one_block_and_larger_ones_come_from_chunks() {
-        let clock = Arc::new(Clock::start());
-        let mut small =
-            TierMemory::open(&CLASSES[0], TierThresholds::PAPER_5_2, Arc::new(NoPinning), clock.clone())
-                .unwrap();
-        for _ in 0..20_000 {
-            assert!(matches!(small.take(4_096).unwrap(), RequestMemory::Slot(slot) if slot.len() == 4_096));
+    fn each_class_of_the_paper_has_one_tier_of_its_section_5_2() {
+        for (class, tier) in CLASSES.iter().zip(PinTier::ALL) {
+            let list = requests(class, class.bounds[2], 500, (64 << 20, 512), 1);
+            let claimed = |request: &UdmaRequest| claimed_tier(TierThresholds::PAPER_5_2, request.bytes);
+            assert!(list.iter().all(|request| claimed(request) == tier), "{}", class.name);
         }
-        assert_eq!(small.pool.statistics().grown_chunks, 1);
-        let mut big =
-            TierMemory::open(&CLASSES[2], TierThresholds::PAPER_5_2, Arc::new(NoPinning), clock).unwrap();
-        for _ in 0..1_000 {
-            assert!(matches!(big.take(1 << 20).unwrap(), RequestMemory::Buffer(_)));
+        assert_eq!(claimed_tier(TierThresholds::PAPER_4_1, 1 << 20), PinTier::Pool);
+        assert_eq!(claimed_tier(TierThresholds::PAPER_4_1, 4 << 20), PinTier::Dynamic);
+    }
+
+    #[test]
+    fn run_that_does_not_go_through_its_tier_fails() {
+        let limits = TierThresholds::PAPER_5_2;
+        let config =
+            PoolConfig { tiers: Some(limits.into()), static_bytes: 64 << 10, ..PoolConfig::default() };
+        let pool = Pool::open(config).unwrap();
+        let mut ledger = TierLedger::default();
+        for bytes in [512, 4_096, 64 << 10, 256 << 10] {
+            drop(pool.buffer(bytes).unwrap());
+            ledger.count(claimed_tier(limits, bytes));
         }
-        let statistics = big.pool.statistics();
-        assert_eq!((statistics.grown_chunks, statistics.chunk_bytes), (1, 32 << 20));
+        ledger.check(&pool).unwrap();
+        // A kept buffer, as the ring of one buffer that stood in for the small tier.
+        ledger.count(PinTier::Static);
+        let refused = ledger.check(&pool).unwrap_err().to_string();
+        assert!(
+            refused.contains("[3, 1, 1] by the limits and [2, 1, 1] by the pool's counters"),
+            "{refused}"
+        );
+        // A request that its tier could not serve is counted for the pool.
+        let slots: Vec<_> = (0..17).map(|_| pool.buffer(4_096).unwrap()).collect();
+        (0..16).for_each(|_| ledger.count(PinTier::Static));
+        let refused = ledger.check(&pool).unwrap_err().to_string();
+        assert!(refused.contains("1 overflowed"), "{refused}");
+        drop(slots);
     }
 }
