@@ -1,7 +1,11 @@
 //! The behaviour of every device, on every I/O path.
 
+use headwater_dma::pool::PoolError;
 use headwater_io::namespace_request::{NamespaceRequest, NamespaceSpec};
-use headwater_io::{Command, Device, IoError, RejectedCommand, StoreCondition, SubmitError, WriteDurability};
+use headwater_io::{
+    Buffer, Command, Device, IoError, IoRequest, PoolSettings, RejectedCommand, StoreCondition, SubmitError,
+    WriteDurability,
+};
 use headwater_nvme::spec::status::Status;
 use std::collections::BTreeSet;
 
@@ -104,6 +108,54 @@ pub fn blocks(device: &mut Device) {
         device.change_namespace(namespace, NamespaceRequest::Delete).unwrap();
         assert!(device.read(0, &mut back).is_err(), "a deleted namespace is not read");
     }
+}
+
+/// Returns the settings of a pool for [`fragmented_pool`].
+///
+/// # Panics
+/// Never: the text is a setting.
+#[must_use]
+pub fn small_pool() -> PoolSettings {
+    let sizes = PoolSettings {
+        chunk_bytes: Some(1 << 20),
+        cap_bytes: Some(8 << 20),
+        static_bytes: Some(0),
+        ..PoolSettings::default()
+    };
+    sizes.with_tiers("0:16777216").unwrap()
+}
+
+/// Checks that a handle moves one request in pieces of a pool without a run that is long enough. The device has the pool
+/// of [`small_pool`] and a namespace of blocks with room for 1 MiB.
+///
+/// # Panics
+/// The device behaves otherwise.
+pub fn fragmented_pool(device: &mut Device) {
+    const PIECE: usize = 64 << 10;
+    let mut handle = device.handle(8).unwrap().build().unwrap();
+    let mut held = Vec::new();
+    while let Ok(buffer) = device.buffer(PIECE) {
+        held.push(buffer);
+    }
+    held.sort_by_key(Buffer::process_address);
+    let held: Vec<Buffer> = held.into_iter().step_by(2).collect();
+    let refused = device.buffer(4 * PIECE).unwrap_err();
+    assert!(matches!(refused, IoError::Pool(PoolError::WouldBlock { .. })), "{refused}");
+    let [from, into] = [(); 2].map(|()| device.buffers(4 * PIECE, 16).unwrap());
+    assert_eq!([from.len(), into.len()], [4, 4], "pieces of {PIECE} bytes");
+    let expected = pattern(4 * PIECE);
+    for (piece, part) in from.iter().zip(expected.chunks(PIECE)) {
+        piece.write(0, part).unwrap();
+    }
+    handle.run(IoRequest::write_gathered(8_192, from, WriteDurability::NamespaceDefault)).unwrap();
+    handle.run(IoRequest::read_scattered(8_192, into.clone())).unwrap();
+    for (piece, part) in into.iter().zip(expected.chunks(PIECE)) {
+        let mut back = vec![0; PIECE];
+        piece.read(0, &mut back).unwrap();
+        assert!(back == part, "a piece differs from what was written");
+    }
+    assert!(device.pool().statistics().steps.scattered >= 2);
+    drop(held);
 }
 
 /// Checks reads and writes of a namespace of at least 1,000 blocks, with any contents.

@@ -8,6 +8,7 @@ use headwater_frontend::attach::policy::GrantPolicy;
 use headwater_frontend::attach::{AttachFrontEnd, AttachFrontEndIds, AttachHoldings, SsdExecutor};
 use headwater_host::clock::Nanos;
 use headwater_io::Device as Client;
+use headwater_io::PoolSettings;
 use headwater_io::attach::admin::{AdminAnswer, AdminRequest};
 use headwater_io::attach::connection::AttachConnection;
 use headwater_io::attach::protocol::{AttachReply, AttachRequest};
@@ -44,6 +45,12 @@ impl AttachHost {
 
     pub(crate) fn client(&self) -> Client {
         self.try_client().unwrap()
+    }
+
+    /// Attaches with settings of the client's pool.
+    pub(crate) fn client_with(&self, settings: &PoolSettings) -> Client {
+        let backend = AttachBackend::connect_with(&self.path, AttachOptions::default(), settings).unwrap();
+        Client::over(Box::new(backend), 1).unwrap()
     }
 
     pub(crate) fn try_client(&self) -> Result<Client, IoError> {

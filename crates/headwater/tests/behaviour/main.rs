@@ -22,6 +22,22 @@ fn blocks_in_memory() {
 }
 
 #[test]
+fn fragmented_pool_serves_requests_in_memory() {
+    let mut device = Device::open_with("mem:64MiB", &device_behaviour::small_pool()).unwrap();
+    let text = NamespaceSpec { block_bytes: 4_096, size: 1_000, ..NamespaceSpec::keys() };
+    let namespace = device.create_namespace(text).unwrap();
+    device.select_namespace(namespace).unwrap();
+    device_behaviour::fragmented_pool(&mut device);
+}
+
+#[test]
+fn fragmented_pool_serves_requests_to_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("io-uring:{}?create=4MiB", folder.path().join("disk").display());
+    device_behaviour::fragmented_pool(&mut Device::open_with(&url, &device_behaviour::small_pool()).unwrap());
+}
+
+#[test]
 fn namespace_is_resized_in_place() {
     let mut device = Device::open("mem:128MiB").unwrap();
     let text = NamespaceSpec { block_bytes: 512, size: 100, ..NamespaceSpec::keys() };
