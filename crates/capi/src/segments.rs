@@ -47,7 +47,6 @@ pub unsafe extern "C" fn hw_pool_alloc_segments(
         let out = unsafe { OutPointer::at(count, "count") }?;
         let open_pool = pool_handles::find(pool)?.of_this_process()?;
         if segments_max == 0 {
-            // The cache of a thread would serve a request that has no room for its piece.
             return Err(PoolError::NoSegments.into());
         }
         let request = build_request(bytes, align, flags, RequestShape::ScatterGather { segments_max })?;

@@ -174,6 +174,9 @@ fn impossible_requests_are_typed_errors() {
         PoolError::Align { align: 2 * CHUNK, max: CHUNK }
     );
     assert_eq!(error(PoolRequest::bytes(9).scattered(0)), PoolError::NoSegments);
+    // A page in the cache of the thread served it.
+    drop(pool.buffer(9).unwrap());
+    assert_eq!(error(PoolRequest::bytes(9).scattered(0)), PoolError::NoSegments);
     let over = PoolError::OverCap { bytes: 4 * CHUNK + 1, max: 4 * CHUNK };
     assert_eq!(error(PoolRequest::bytes(4 * CHUNK + 1)), over);
 }

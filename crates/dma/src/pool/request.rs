@@ -77,12 +77,13 @@ impl PoolRequest {
         Self { shape: RequestShape::ScatterGather { segments_max }, ..self }
     }
 
-    /// Returns true if any pages of its length will do: alignment up to a page, no zeroing, no node.
+    /// Returns true if any pages of its length will do: alignment up to a page, no zeroing, no node, a segment at least.
     #[inline]
     pub(super) fn is_plain(&self) -> bool {
         self.align.is_power_of_two()
             && self.align <= PAGE_BYTES
             && self.zeroed == ZeroPolicy::No
             && self.node.is_none()
+            && !matches!(self.shape, RequestShape::ScatterGather { segments_max: 0 })
     }
 }
