@@ -18,7 +18,7 @@ use headwater_ssd::limits::BATCH_WRITES_MAX;
 use std::hash::{BuildHasher as _, RandomState};
 
 /// Pairs of a key and a value that are parsed in one step.
-const PAIRS_AT_ONCE: usize = 4_096;
+const PAIRS_AT_ONCE: usize = 1_024;
 /// Up to this number of writes a repeated key is searched, and then looked up.
 const SEARCHED_MAX: usize = 16;
 
