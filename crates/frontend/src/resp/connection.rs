@@ -4,15 +4,18 @@
 //! slot; finished slots are removed from the front only. Invariant: every command taken from the input puts exactly one
 //! reply into the output, unless CLIENT REPLY suppresses it.
 
-mod receive;
+mod input_room;
 
 use super::client_identity::ClientIdentity;
 use super::command_table::RespCommand;
-use super::limits::{SLOT_BYTES_MAX, SLOTS_MAX};
+use super::limits::{
+    DIRECT_BYTES_MIN, DIRECT_READ_BYTES, HEADER_READ_BYTES, READ_BYTES, SLOT_BYTES_MAX, SLOTS_MAX,
+};
 use super::locks::{ClientIndex, KeyAccess};
 use super::operation::RespOperation;
 use super::output_queue::OutputQueue;
 use super::parser::{CommandBatch, ProtocolError, RespParser};
+use super::receive_buffers::ReceiveBuffers;
 use super::reply::{RespReply, RespVersion};
 use super::reply_budget::ReplyAccount;
 use super::reply_form::ReplyForm;
@@ -22,10 +25,12 @@ use super::transaction::ConnectionTransaction;
 use super::turn_share::TurnShare;
 use bytes::{Bytes, BytesMut};
 use headwater_host::clock::Nanos;
+use headwater_host::receive::receive_into;
 use headwater_host::width::{narrow, to_usize};
 use headwater_ssd::command::NamespaceId;
+use rustix::net::{RecvFlags, recv};
 use std::collections::VecDeque;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 /// The state of a slot.
 #[derive(Debug)]
@@ -404,6 +409,58 @@ impl RespConnection {
             self.output.push_reply(reply, self.protocol, &mut shared.value_buffers);
         } else {
             self.open_slot(PipelineSlotState::Ready(reply), RespCommand::Ping, 0, Nanos::ZERO);
+        }
+    }
+
+    /// Reads once from the socket. Returns the number of bytes, or `None` if none can be read now.
+    pub(crate) fn read(&mut self, scratch: &mut [u8], buffers: &mut ReceiveBuffers) -> Option<usize> {
+        self.make_room(buffers);
+        let socket = self.socket.as_ref()?;
+        let missing = self.missing_bytes();
+        let is_direct = missing >= DIRECT_BYTES_MIN || (missing > 0 && self.ready.after_long);
+        // Behind a long argument comes probably the header of the next one: the less of that one arrives with it, the
+        // less is copied.
+        let asked = match (is_direct, self.ready.after_long) {
+            (true, _) => {
+                let room = self.input.capacity() - self.input.len();
+                (missing + HEADER_READ_BYTES).min(DIRECT_READ_BYTES).min(room)
+            }
+            (false, true) => HEADER_READ_BYTES,
+            (false, false) => scratch.len(),
+        };
+        let received = if is_direct {
+            receive_into(socket.as_fd(), &mut self.input, asked)
+        } else {
+            recv(socket.as_fd(), &mut scratch[..asked], RecvFlags::empty()).map(|(_, count)| count)
+        };
+        match received {
+            Ok(0) => {
+                // After end of file, pending replies are still sent.
+                self.life = ConnectionLife::Closing;
+                self.ready.readable = false;
+                None
+            }
+            Ok(count) => {
+                self.ready.readable = count == asked || self.ready.hung_up;
+                self.ready.after_long = is_direct;
+                if !is_direct {
+                    if self.input.capacity() - self.input.len() < count {
+                        self.input.reserve(count.max(READ_BYTES / 4));
+                    }
+                    self.input.extend_from_slice(&scratch[..count]);
+                }
+                Some(count)
+            }
+            Err(rustix::io::Errno::AGAIN) => {
+                self.ready.readable = false;
+                None
+            }
+            Err(rustix::io::Errno::INTR) => None,
+            Err(_) => {
+                self.life = ConnectionLife::Dead;
+                self.ready.readable = false;
+                None
+            }
         }
     }
 }

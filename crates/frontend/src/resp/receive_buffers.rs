@@ -95,20 +95,20 @@ mod tests {
         let seed = fastrand::u64(..);
         let mut random = fastrand::Rng::with_seed(seed);
         let (mut buffers, mut values) = (ReceiveBuffers::default(), Vec::new());
-        for _ in 0..2_000 {
-            let bytes = random.usize(1..RECEIVE_BUFFERS_BYTES_MAX / 8);
+        for number in 0..2_000_u64 {
+            let bytes = random.usize(8..RECEIVE_BUFFERS_BYTES_MAX / 8);
             let mut buffer = buffers.take(bytes);
             assert!(buffer.capacity() >= bytes && buffer.is_empty(), "seed {seed}");
             let capacity = buffer.capacity();
-            buffer.extend_from_slice(&bytes.to_le_bytes());
-            values.push((bytes, buffer.split().freeze()));
+            buffer.extend_from_slice(&number.to_le_bytes());
+            values.push((number, buffer.split().freeze()));
             buffers.put_back(buffer, capacity);
             let kept: usize = buffers.kept.iter().map(|buffer| buffer.capacity).sum();
             assert_eq!(buffers.bytes, kept, "seed {seed}");
             assert!(kept <= RECEIVE_BUFFERS_BYTES_MAX && buffers.kept.len() <= RECEIVE_BUFFERS_MAX);
             if random.bool() {
-                let (bytes, value) = values.swap_remove(random.usize(..values.len()));
-                assert_eq!(value[..], bytes.to_le_bytes(), "seed {seed}: a value in use was overwritten");
+                let (number, value) = values.swap_remove(random.usize(..values.len()));
+                assert_eq!(value[..], number.to_le_bytes(), "seed {seed}: a value in use was overwritten");
             }
         }
         buffers.put_back(BytesMut::new(), RECEIVE_BUFFERS_BYTES_MAX + 1);

@@ -341,7 +341,7 @@ mod tests {
         assert_eq!(file.writes(), 3);
     }
 
-    /// A medium was opened again while a read of its predecessor was in flight, and took the answer for its own.
+    /// Repeats what broke: a medium that was opened again took the completion of a read of its predecessor for its own.
     #[test]
     fn a_ring_is_told_of_no_transfer_of_the_ring_before_it() {
         let file = file();
