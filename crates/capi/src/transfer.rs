@@ -158,14 +158,9 @@ pub unsafe extern "C" fn hw_preadv(
     count: u32,
     offset: u64,
 ) -> ResultCode {
-    run_call(|| {
-        // SAFETY: the caller's promise.
-        let segments = unsafe { checked_segments(segments, count) }?;
-        HANDLES.with(handle, |open| {
-            let pieces = open.find_pieces(segments)?;
-            open.run(read_into(offset, pieces))
-        })
-    })
+    let request = |_: &OpenHandle, pieces| read_into(offset, pieces);
+    // SAFETY: the caller's promise.
+    unsafe { transfer_pieces(handle, segments, count, request) }
 }
 
 /// Writes `count` pieces of memory in order from byte `offset` on, as hw_preadv reads them.
@@ -180,12 +175,27 @@ pub unsafe extern "C" fn hw_pwritev(
     count: u32,
     offset: u64,
 ) -> ResultCode {
+    let request = |open: &OpenHandle, pieces| write_from(offset, pieces, open.durable);
+    // SAFETY: the caller's promise.
+    unsafe { transfer_pieces(handle, segments, count, request) }
+}
+
+/// Runs the request that `request` builds from the pieces that C passes.
+///
+/// # Safety
+/// As for [`checked_segments`], for the time of the call.
+unsafe fn transfer_pieces(
+    handle: *mut IoHandle,
+    segments: *const MemorySegment,
+    count: u32,
+    request: impl FnOnce(&OpenHandle, Vec<Buffer>) -> IoRequest,
+) -> ResultCode {
     run_call(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises the same.
         let segments = unsafe { checked_segments(segments, count) }?;
         HANDLES.with(handle, |open| {
             let pieces = open.find_pieces(segments)?;
-            open.run(write_from(offset, pieces, open.durable))
+            open.run(request(open, pieces))
         })
     })
 }
