@@ -348,6 +348,7 @@ impl<M: Media> SsdDevice<M> {
                 StallReason::Room { .. }
                 | StallReason::Turn
                 | StallReason::ExtentPages
+                | StallReason::Runs(_)
                 | StallReason::LogReserved
                 | StallReason::NotDurable(_)
                 | StallReason::Unreadable(_)

@@ -52,6 +52,7 @@ use crate::index::expiry::ExpiryQueue;
 use crate::index::{CompositeIndex, KeyHash, KeyHasher, RecordIndex};
 use crate::limits::{NAMESPACES, SPACES};
 use crate::log::blocks::BlockTable;
+use crate::log::extent_reads::{EndedRun, ExtentRun, ReadRun};
 use crate::log::flash_log::{FlashCompletion, FlashLog};
 use crate::log::group_commit::GroupCommit;
 use crate::log::health_counters::HealthState;
@@ -88,6 +89,8 @@ use value_extents::ValueExtents;
 pub(crate) enum StallReason {
     /// These pages must be read from the medium first.
     Pages(Vec<PageAddress>),
+    /// These runs of extents must be read from the medium first.
+    Runs(Vec<ExtentRun>),
     /// Blocks must become ready, or frames free, first.
     Room {
         /// Ready blocks needed, without the collector's reserve.
@@ -137,6 +140,8 @@ pub(crate) struct Ftl<M> {
     stuck_at_erases: Option<u64>,
     /// Pages whose reads failed for the present caller.
     failed_pages: BTreeSet<PageAddress>,
+    /// Runs of extents that were read for the present caller.
+    read_runs: Vec<ReadRun>,
     /// The rest of the next record to read that is not prefetched yet.
     pending_prefetch: Cell<PendingPrefetch>,
 }
@@ -174,6 +179,7 @@ impl<M: Media> Ftl<M> {
             health: HealthState::default(),
             stuck_at_erases: None,
             failed_pages: BTreeSet::new(),
+            read_runs: Vec::new(),
             pending_prefetch: Cell::new(PendingPrefetch::NOTHING),
         }
     }
@@ -287,6 +293,21 @@ impl<M: Media> Ftl<M> {
     /// Unpins a page of a waiter, which has used it or not. A used page of an extent leaves device DRAM.
     pub(crate) fn unpin(&mut self, page: PageAddress, is_used: bool) {
         self.flash.unpin(page, is_used);
+    }
+
+    /// Queues the reads of runs, for an operation.
+    pub(crate) fn request_runs(&mut self, operation: usize, runs: Vec<ExtentRun>) {
+        self.flash.request_runs(operation, runs);
+    }
+
+    /// Takes the runs whose reads have ended.
+    pub(crate) fn take_ended_runs(&mut self) -> Vec<EndedRun> {
+        self.flash.take_ended_runs()
+    }
+
+    /// Takes a run back that its operation has used or does not need.
+    pub(crate) fn put_back_run(&mut self, run: ReadRun) {
+        self.flash.put_back_run(run);
     }
 
     /// Returns the index.

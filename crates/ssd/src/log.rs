@@ -12,6 +12,7 @@ pub mod blocks;
 pub mod commit_record;
 pub(crate) mod commit_records;
 pub mod extent_list;
+pub(crate) mod extent_reads;
 pub(crate) mod extent_writes;
 pub(crate) mod flash_log;
 pub mod group_commit;

@@ -157,6 +157,8 @@ mutants! {
     ExtentsNotFreed,
     /// Extents that an opening finds are free.
     ExtentsNotAdopted,
+    /// A page of an extent is passed on although it does not prove itself.
+    ExtentPageNotProven,
     // Lookups.
     /// A key is found by its hash alone.
     KeyNotCompared,

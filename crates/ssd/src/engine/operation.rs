@@ -14,6 +14,7 @@ use crate::engine::key_span::{KeySpan, merged};
 use crate::ftl::ExtentStore;
 use crate::ftl::namespace_table::record_position;
 use crate::index::{KeyHash, KeyHasher};
+use crate::log::extent_reads::ReadRun;
 use crate::log::record::RecordAddress;
 use crate::log::record_draft::RecordDraft;
 use crate::media::PageAddress;
@@ -147,6 +148,8 @@ pub(crate) struct DeviceOperation {
     pub(crate) pinned_pages: Vec<PageAddress>,
     /// Pages whose reads failed for it.
     pub(crate) failed_pages: Vec<PageAddress>,
+    /// Runs of extents that were read for it.
+    pub(crate) read_runs: Vec<ReadRun>,
     /// The hold on its keys.
     pub(crate) hold: KeyHold,
     /// Keys that a list has found so far.
@@ -186,6 +189,7 @@ impl DeviceOperation {
             missing_pages: 0,
             pinned_pages: Vec::new(),
             failed_pages: Vec::new(),
+            read_runs: Vec::new(),
             hold: KeyHold::None,
             listed_keys: Vec::new(),
             list_position: ListPosition::START,

@@ -26,6 +26,7 @@ use crate::engine::operation::{CommandSubject, DeviceOperation, KeyHold, Operati
 use crate::engine::operation_slab::OperationSlab;
 use crate::ftl::{ClearStep, Ftl, StallReason};
 use crate::index::{IndexEntry, RecordIndex};
+use crate::log::extent_reads::EndedRun;
 use crate::log::page_reads::{EndedRead, ReadResult, ReadWaiter};
 use crate::media::Media;
 use crate::mutant::{Mutant, mutant};
@@ -192,6 +193,14 @@ impl<M: Media> SsdDevice<M> {
                 }
             }
         }
+        for EndedRun { operation: at, run } in self.ftl.take_ended_runs() {
+            let operation = &mut self.operations[at];
+            operation.missing_pages -= usize::from(run.run.pages);
+            operation.read_runs.push(run);
+            if operation.missing_pages == 0 {
+                self.schedule.runnable.push_back(at);
+            }
+        }
     }
 
     /// Runs waiting operations: those whose stall has ended, those behind them, and those that wait for room.
@@ -325,13 +334,18 @@ impl<M: Media> SsdDevice<M> {
             Err(StallReason::Room { blocks: 0 })
         } else {
             self.ftl.set_failed_pages(&operation.failed_pages);
+            self.ftl.swap_read_runs(&mut operation.read_runs);
             let result = match self.schedule.reserver {
                 None => execute(&mut self.ftl, operation),
                 Some(_) => execute_beside(&mut self.ftl, operation, is_reserver),
             };
             self.ftl.clear_failed_pages();
+            self.ftl.swap_read_runs(&mut operation.read_runs);
             result
         };
+        if !matches!(result, Err(StallReason::Pages(_))) {
+            operation.read_runs.drain(..).for_each(|run| self.ftl.put_back_run(run));
+        }
         let is_turn = matches!(result, Err(StallReason::Turn));
         // The pages of the other parts stay in memory until all are copied; the plan of a batch needs none again.
         let reads_extents = operation.value_progress.is_some_and(|progress| progress.in_extents);
@@ -442,6 +456,12 @@ impl<M: Media> SsdDevice<M> {
                 for page in &pages {
                     self.ftl.request_page(*page, ReadWaiter::Operation(at));
                 }
+            }
+            StallReason::Runs(runs) => {
+                let pages = runs.iter().map(|run| usize::from(run.pages)).sum();
+                self.schedule.cache_misses += pages as u64;
+                operation.missing_pages = pages;
+                self.ftl.request_runs(at, runs);
             }
             // One is copied whole before the next one begins, so that only one holds a part.
             StallReason::Turn if operation.has_begun_copy() => self.schedule.in_parts.push_front(at),

@@ -1,11 +1,12 @@
-//! Reads of values that lie in extents: page by page, each page by its own proof, past the page cache.
+//! Reads of values that lie in extents: in runs of pages past the page cache, each page by its own proof.
 //!
-//! Input: a record with extents, and a range of its value. Output: the bytes, in order; or the pages that must be read first.
+//! Input: a record with extents, and a range of its value. Output: the bytes, in order; or the runs that must be read first.
 //! Invariant: a byte is returned only from an intact page of the life of its block that the record names, or from the rest of
 //! the value in an intact record.
 
 use super::{Ftl, RecordPieces, StallReason};
 use crate::log::extent_list::Extent;
+use crate::log::extent_reads::{ExtentRun, ReadRun};
 use crate::log::record::{HEADER_BYTES, RecordAddress, RecordHeader};
 use crate::media::Media;
 use crate::media::geometry::{BLOCK_DATA_BYTES, BlockId, PAGE_DATA_BYTES, PageAddress};
@@ -22,22 +23,35 @@ pub(crate) enum RangeRead {
     Damaged,
 }
 
+/// The place of a page of an extent in the memory of the device.
+#[derive(Clone, Copy, Debug)]
+enum ExtentPage {
+    /// In a run that was read for the caller, by the numbers of the run and of the page in it.
+    InRun(usize, u8),
+    /// In device DRAM, or shown by the medium.
+    InMemory,
+    /// Its read in a run came to nothing.
+    Failed,
+    /// It was not read yet.
+    Missing,
+}
+
 impl<M: Media> Ftl<M> {
-    /// Passes a range of a value's bytes, which lies within the value, to `each`, piece by piece. Nothing is passed before a
-    /// stall.
+    /// Passes a range of a value's bytes, which lies within the value, to `each`, piece by piece, in order. A call that stalls
+    /// may have passed some: the caller drops them.
     pub(crate) fn read_range(
-        &self,
+        &mut self,
         address: RecordAddress,
         header: &RecordHeader,
         range: Range<usize>,
         mut each: impl FnMut(&[u8]),
     ) -> Result<RangeRead, StallReason> {
         let in_extents = range.start..range.end.min(header.extent_bytes());
-        let pages = if in_extents.is_empty() {
+        let runs = if in_extents.is_empty() {
             Vec::new()
         } else {
-            match self.extent_pages_of(address, header, &in_extents)? {
-                Some(pages) => pages,
+            match self.runs_of(address, header, &in_extents)? {
+                Some(runs) => runs,
                 None => return Ok(RangeRead::Damaged),
             }
         };
@@ -45,18 +59,19 @@ impl<M: Media> Ftl<M> {
         let rest = range.start.max(extent_bytes)..range.end.max(extent_bytes);
         let skip =
             HEADER_BYTES + usize::from(header.key_bytes) + header.list_bytes() + rest.start - extent_bytes;
-        let mut missing = RecordPieces::new(self, address, skip, rest.len()).missing();
-        missing.extend(pages.iter().filter(|page| self.page(**page).is_none()));
+        let missing = RecordPieces::new(self, address, skip, rest.len()).missing();
         if !missing.is_empty() {
             return Err(self.stall_for(missing));
         }
-        for (nth, page) in (in_extents.start / PAGE_DATA_BYTES..).zip(&pages) {
-            let Some(bytes) = self.page(*page).filter(|bytes| self.is_proven_extent(bytes, *page)) else {
+        self.check_runs(&runs)?;
+        let mut at = in_extents.start;
+        for (run, nth) in runs.iter().flat_map(|run| (0..run.pages).map(move |nth| (run, nth))) {
+            let from = at % PAGE_DATA_BYTES;
+            let to = PAGE_DATA_BYTES.min(in_extents.end - (at - from));
+            if self.pass_page((run, nth), from..to, &mut each)? == RangeRead::Damaged {
                 return Ok(RangeRead::Damaged);
-            };
-            let from = in_extents.start.saturating_sub(nth * PAGE_DATA_BYTES);
-            let to = PAGE_DATA_BYTES.min(in_extents.end - nth * PAGE_DATA_BYTES);
-            each(&bytes[from..to]);
+            }
+            at += to - from;
         }
         let mut left = rest.len();
         for piece in RecordPieces::new(self, address, skip, rest.len()) {
@@ -67,27 +82,105 @@ impl<M: Media> Ftl<M> {
         Ok(if left == 0 { RangeRead::Done } else { RangeRead::Damaged })
     }
 
-    /// Returns the pages of extents that hold a range of a value; `None` if one of them is not this value's any more.
-    fn extent_pages_of(
+    /// Proves a page and passes a part of it on, while its bytes are close to the processor.
+    fn pass_page(
+        &mut self,
+        (run, nth): (&ExtentRun, u8),
+        part: Range<usize>,
+        each: &mut impl FnMut(&[u8]),
+    ) -> Result<RangeRead, StallReason> {
+        let page = run.page(nth);
+        match self.place_of(run.extent, page) {
+            ExtentPage::InRun(at, in_run) => {
+                let bytes = self.read_runs[at].page(in_run).unwrap_or_default();
+                if self.proof().holds(bytes, page, run.extent.order) || mutant(Mutant::ExtentPageNotProven) {
+                    each(&bytes[part]);
+                    return Ok(RangeRead::Done);
+                }
+                // It may have been another page: it is read once more, by itself.
+                self.flash.give_up_page(&mut self.read_runs[at], in_run);
+                Err(self.stall_for(vec![page]))
+            }
+            ExtentPage::InMemory => {
+                match self.page(page).filter(|bytes| self.is_proven_extent(bytes, page)) {
+                    Some(bytes) => each(&bytes[part]),
+                    None => return Ok(RangeRead::Damaged),
+                }
+                Ok(RangeRead::Done)
+            }
+            ExtentPage::Failed | ExtentPage::Missing => Err(self.stall_for(vec![page])),
+        }
+    }
+
+    fn place_of(&self, extent: Extent, page: PageAddress) -> ExtentPage {
+        let in_runs = (0..).zip(&self.read_runs);
+        let found =
+            in_runs.filter_map(|(at, read)| Some((at, read.run.nth(extent, page.page)?, read))).next();
+        match found {
+            Some((at, nth, read)) if read.page(nth).is_some() => ExtentPage::InRun(at, nth),
+            _ if self.page(page).is_some() => ExtentPage::InMemory,
+            Some(_) => ExtentPage::Failed,
+            None => ExtentPage::Missing,
+        }
+    }
+
+    /// Checks that every page of these runs is in memory.
+    fn check_runs(&self, runs: &[ExtentRun]) -> Result<(), StallReason> {
+        let (mut missing, mut missing_pages, mut alone) = (Vec::<ExtentRun>::new(), 0, Vec::new());
+        for (run, nth) in runs.iter().flat_map(|run| (0..run.pages).map(move |nth| (run, nth))) {
+            let page = run.page(nth);
+            match self.place_of(run.extent, page) {
+                ExtentPage::InRun(..) | ExtentPage::InMemory => {}
+                ExtentPage::Failed => alone.push(page),
+                ExtentPage::Missing => {
+                    missing_pages += 1;
+                    match missing.last_mut() {
+                        Some(last) if last.extent == run.extent && last.page(last.pages) == page => {
+                            last.pages += 1;
+                        }
+                        _ => missing.push(ExtentRun { extent: run.extent, first: page.page, pages: 1 }),
+                    }
+                }
+            }
+        }
+        let reads_runs = alone.is_empty()
+            && !self.flash.traits().addressable
+            && missing_pages <= self.flash.run_pages_max();
+        if reads_runs && missing_pages > 0 {
+            return Err(StallReason::Runs(missing));
+        }
+        alone.extend(missing.iter().flat_map(|run| (0..run.pages).map(|nth| run.page(nth))));
+        if alone.is_empty() { Ok(()) } else { Err(self.stall_for(alone)) }
+    }
+
+    /// Returns the runs of extents that hold a range of a value, one for each block; `None` if one of the blocks is not this
+    /// value's any more.
+    fn runs_of(
         &self,
         address: RecordAddress,
         header: &RecordHeader,
         range: &Range<usize>,
-    ) -> Result<Option<Vec<PageAddress>>, StallReason> {
+    ) -> Result<Option<Vec<ExtentRun>>, StallReason> {
         let Some(extents) = self.extents_of(address, header)? else { return Ok(None) };
-        let pages = range.start / PAGE_DATA_BYTES..range.end.div_ceil(PAGE_DATA_BYTES);
         let blocks = range.start / BLOCK_DATA_BYTES..range.end.div_ceil(BLOCK_DATA_BYTES);
-        if !extents[blocks].iter().all(|extent| self.is_own_extent(*extent)) {
+        let first_block = blocks.start;
+        let own = &extents[blocks];
+        if !own.iter().all(|extent| self.is_own_extent(*extent)) {
             return Ok(None);
         }
-        let page_of = |page: usize| {
-            let at = page * PAGE_DATA_BYTES;
-            PageAddress::new(
-                extents[at / BLOCK_DATA_BYTES].block,
-                narrow(at % BLOCK_DATA_BYTES / PAGE_DATA_BYTES),
-            )
+        let run_of = |(nth, extent): (usize, &Extent)| {
+            let start = nth * BLOCK_DATA_BYTES;
+            let from = range.start.saturating_sub(start) / PAGE_DATA_BYTES;
+            let to = (range.end - start).min(BLOCK_DATA_BYTES).div_ceil(PAGE_DATA_BYTES);
+            ExtentRun { extent: *extent, first: narrow(from), pages: narrow(to - from) }
         };
-        Ok(Some(pages.map(page_of).collect()))
+        Ok(Some((first_block..).zip(own).map(run_of).collect()))
+    }
+
+    /// Exchanges the runs of the present caller. During a call they are here.
+    #[inline]
+    pub(crate) fn swap_read_runs(&mut self, runs: &mut Vec<ReadRun>) {
+        std::mem::swap(&mut self.read_runs, runs);
     }
 
     /// Returns true if the block of an extent still has the life that its record names.

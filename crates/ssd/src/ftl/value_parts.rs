@@ -114,8 +114,11 @@ impl<M: Media> Ftl<M> {
         if intact {
             sink.reserve_exact(range.len());
             let read =
-                self.read_range(address, &header, range.clone(), |piece| sink.extend_from_slice(piece))?;
-            intact = read == RangeRead::Done;
+                self.read_range(address, &header, range.clone(), |piece| sink.extend_from_slice(piece));
+            if read.is_err() {
+                sink.clear();
+            }
+            intact = read? == RangeRead::Done;
         }
         if !intact {
             self.close_value(name);

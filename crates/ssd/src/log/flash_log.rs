@@ -14,6 +14,7 @@ use crate::config::{FailedOperation, FailedWrite};
 use crate::log::blocks::BlockTable;
 use crate::log::commit_record::CommitKind;
 use crate::log::commit_records::{CommitFields, CommitRecords, RECORDS_PER_COMMIT};
+use crate::log::extent_reads::ExtentReads;
 use crate::log::extent_writes::{ExtentWriter, ExtentWrites};
 use crate::log::page_cache::PageCache;
 use crate::log::page_proof::PageProof;
@@ -66,6 +67,7 @@ pub(crate) struct FlashLog<M> {
     log: RecordLog,
     records: CommitRecords,
     reads: PageReads,
+    extent_reads: ExtentReads,
     extents: ExtentWrites,
     /// Error of a failed program, erase or flush. From then on nothing is guaranteed, so no command is accepted.
     failure: Option<MediaError>,
@@ -90,6 +92,7 @@ impl<M: Media> FlashLog<M> {
             log: RecordLog::new(traits),
             records: CommitRecords::default(),
             reads: PageReads::new(PageProof::new(traits, 0)),
+            extent_reads: ExtentReads::default(),
             extents: ExtentWrites::default(),
             failure: None,
             failed_write: None,
@@ -221,6 +224,7 @@ impl<M: Media> FlashLog<M> {
     pub(crate) fn is_idle(&self) -> bool {
         self.media.in_flight() == 0
             && self.reads.is_empty()
+            && self.extent_reads.is_empty()
             && self.log.backlog() == 0
             && self.extents.pages() == 0
             && self.records.is_written()
@@ -379,7 +383,8 @@ impl<M: Media> FlashLog<M> {
 
     /// Submits queued reads to the medium. Returns true if any was submitted.
     pub(crate) fn submit_reads(&mut self, now: Nanos) -> bool {
-        self.reads.submit(&mut self.media, &mut self.page_cache, now)
+        let submitted = self.reads.submit(&mut self.media, &mut self.page_cache, now);
+        submitted | self.extent_reads.submit(&mut self.media, &mut self.page_cache, now)
     }
 
     /// Submits an erase. Returns false if the medium accepts none now.
@@ -423,9 +428,14 @@ impl<M: Media> FlashLog<M> {
             }
             return FlashCompletion::Page;
         }
+        if let MediaPurpose::ExtentRead { slot, nth } = purpose {
+            self.extent_reads.complete(slot, nth, completion, &mut self.page_cache);
+            return FlashCompletion::Page;
+        }
         if let Err(error) = completion.result {
             let operation = match purpose {
                 MediaPurpose::Read(_)
+                | MediaPurpose::ExtentRead { .. }
                 | MediaPurpose::Program(_)
                 | MediaPurpose::Checkpoint
                 | MediaPurpose::Extent(_) => FailedOperation::Program,
@@ -436,7 +446,7 @@ impl<M: Media> FlashLog<M> {
             self.fail(operation, error);
         }
         match purpose {
-            MediaPurpose::Read(_) => FlashCompletion::Page,
+            MediaPurpose::Read(_) | MediaPurpose::ExtentRead { .. } => FlashCompletion::Page,
             MediaPurpose::Program(id) => {
                 self.log.complete_program(id, completion.frame, &mut self.page_cache);
                 FlashCompletion::Page

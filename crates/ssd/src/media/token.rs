@@ -27,6 +27,13 @@ pub enum MediaPurpose {
     Cell,
     /// The program of a page of an extent, for the writer with this number.
     Extent(u64),
+    /// The read of a page of a run of an extent.
+    ExtentRead {
+        /// The place of the run among those in flight, below 2^52.
+        slot: u64,
+        /// The number of the page in the run.
+        nth: u8,
+    },
 }
 
 impl MediaPurpose {
@@ -41,6 +48,7 @@ impl MediaPurpose {
             Self::Checkpoint => (5, 0),
             Self::Cell => (6, 0),
             Self::Extent(writer) => (7, writer & NUMBER_MASK),
+            Self::ExtentRead { slot, nth } => (8, slot << 8 & NUMBER_MASK | nth as u64),
         };
         MediaToken(kind << KIND_SHIFT | number)
     }
@@ -61,6 +69,7 @@ impl MediaPurpose {
             5 => Self::Checkpoint,
             6 => Self::Cell,
             7 => Self::Extent(number),
+            8 => Self::ExtentRead { slot: number >> 8, nth: number as u8 },
             _ => panic!("the medium completed an operation that the device did not submit"),
         }
     }
@@ -82,6 +91,8 @@ mod tests {
             MediaPurpose::Checkpoint,
             MediaPurpose::Cell,
             MediaPurpose::Extent(NUMBER_MASK),
+            MediaPurpose::ExtentRead { slot: 0, nth: 0 },
+            MediaPurpose::ExtentRead { slot: NUMBER_MASK >> 8, nth: u8::MAX },
         ] {
             assert_eq!(MediaPurpose::decode(purpose.encode()), purpose);
         }

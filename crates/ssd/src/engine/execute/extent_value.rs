@@ -15,7 +15,7 @@ use crate::media::Media;
 /// Reads the next part of a value, of which the sink receives at most `bytes_max` bytes. Returns true if what was read is
 /// intact, once all is read.
 pub(super) fn read_part<M: Media>(
-    ftl: &Ftl<M>,
+    ftl: &mut Ftl<M>,
     (entry, header): (IndexEntry, &RecordHeader),
     (sink, bytes_max): (&mut ValueSink, u32),
     progress: &mut Option<ValueProgress>,
@@ -47,8 +47,11 @@ pub(super) fn read_part<M: Media>(
             ValueSink::Client(segments) => _ = segments.copy_out(at, piece),
         }
         at += piece.len();
-    })?;
-    if read == RangeRead::Damaged {
+    });
+    if let (Err(_), ValueSink::Bytes(bytes)) = (&read, &mut *sink) {
+        bytes.truncate(bytes.len() - (at - before.bytes_done));
+    }
+    if read? == RangeRead::Damaged {
         if let ValueSink::Bytes(bytes) = sink {
             bytes.truncate(bytes.len() - at);
         }

@@ -334,6 +334,7 @@ pub(crate) fn retry_with_pages<M: Media, T>(
                 StallReason::Room { .. }
                 | StallReason::Turn
                 | StallReason::ExtentPages
+                | StallReason::Runs(_)
                 | StallReason::LogReserved
                 | StallReason::NotDurable(_)
                 | StallReason::InDoubt,

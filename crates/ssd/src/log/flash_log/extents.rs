@@ -7,6 +7,7 @@ use super::FlashLog;
 use crate::log::RecordSource;
 use crate::log::blocks::{BlockUse, FULL_PAGES};
 use crate::log::extent_list::Extent;
+use crate::log::extent_reads::{EndedRun, ExtentReads, ExtentRun, ReadRun};
 use crate::log::extent_writes::ExtentWriter;
 use crate::log::page::{NO_RECORD, PAGE_CRC, PageKind, PageSpare, PagesBefore};
 use crate::log::prefix::Tick;
@@ -81,6 +82,31 @@ impl<M: Media> FlashLog<M> {
     /// Submits filled pages of extents to the medium. Returns true if any was submitted.
     pub(crate) fn submit_extents(&mut self, now: Nanos) -> bool {
         self.extents.submit(&mut self.media, now)
+    }
+
+    /// Returns the most pages of extents that an operation may ask for at once.
+    pub(crate) fn run_pages_max(&self) -> usize {
+        ExtentReads::pages_max(&self.page_cache)
+    }
+
+    /// Queues the reads of runs, for an operation.
+    pub(crate) fn request_runs(&mut self, operation: usize, runs: Vec<ExtentRun>) {
+        self.extent_reads.request(operation, runs, &self.page_cache);
+    }
+
+    /// Takes the runs whose reads have ended.
+    pub(crate) fn take_ended_runs(&mut self) -> Vec<EndedRun> {
+        self.extent_reads.take_ended()
+    }
+
+    /// Takes a page out of a run, because it does not prove itself.
+    pub(crate) fn give_up_page(&mut self, run: &mut ReadRun, nth: u8) {
+        self.extent_reads.give_up_page(run, nth, &mut self.page_cache);
+    }
+
+    /// Takes a run back that its operation has used or does not need.
+    pub(crate) fn put_back_run(&mut self, run: ReadRun) {
+        self.extent_reads.put_back(run, &mut self.page_cache);
     }
 
     /// Closes an extent whose pages are all filled.
