@@ -252,7 +252,7 @@ pub enum SsdCommand {
         reader: ValueReader,
         /// The vector that receives the bytes. It comes back with the completion.
         sink: Vec<u8>,
-        /// Most bytes to read.
+        /// Most bytes to read. The part is shorter at the end of the value, and if device DRAM has no room for as many pages.
         bytes_max: u32,
     },
     /// Checks that a key exists and returns length, sequence and expiry of its record (KV Exist 14h).

@@ -11,6 +11,7 @@ mod batch_keys;
 mod batch_plan;
 mod checkpoint;
 mod discarded_batches;
+mod ended_reads;
 mod execute;
 mod held_spans;
 pub mod inspection;

@@ -239,6 +239,58 @@ fn device_memory_holds_only_the_pages_on_their_way() {
     holds(&mut device, "long", &long);
 }
 
+#[test]
+fn many_reads_of_long_values_share_the_least_device_memory() {
+    let folder = tempfile::TempDir::new().unwrap();
+    let options = FileOptions::default();
+    let media = FileMedia::create(folder.path(), FlashGeometry::with_blocks(64), [7; 16], options).unwrap();
+    let config = DeviceConfig { frames_max: 256, ..DeviceConfig::default() };
+    let mut device = SsdDevice::open(media, config, START, &mut |_| {}).unwrap();
+    let value = |number: usize| text([EXTENT, 3 * EXTENT + 77, 5 * EXTENT - 1][number % 3], number as u64);
+    let key = |number: usize| Bytes::from(format!("key {number}"));
+    for number in 0..6 {
+        assert_eq!(store(&mut device, &format!("key {number}"), &value(number)), Status::SUCCESS);
+    }
+    let readers: Vec<ValueReader> = (0..6).map(ValueReader::new).collect();
+    for (number, reader) in readers.iter().enumerate() {
+        let open = SsdCommand::OpenValue { key: key(number), reader: reader.clone() };
+        assert_eq!(run(&mut device, open).status, Status::SUCCESS);
+    }
+    // Whole values, and parts that have as many pages as may be asked for at once, more and fewer.
+    let mut expected = Vec::new();
+    for token in 100..154_usize {
+        let number = token % 6;
+        let (command, answer) = if token < 148 {
+            let (sink, release) = (Vec::new().into(), ReadRelease::WhenDurable);
+            let command = SsdCommand::Retrieve { key: key(number), sink, bytes_max: u32::MAX, release };
+            (command, value(number))
+        } else {
+            // The last one is longer than device memory has room for.
+            let bytes = [EXTENT / 3, EXTENT, EXTENT + 5_000][number / 2];
+            let bytes_max = u32::try_from(bytes).unwrap();
+            let command =
+                SsdCommand::ReadPart { reader: readers[number].clone(), sink: Vec::new(), bytes_max };
+            (command, value(number).into_iter().take(bytes.min(EXTENT)).collect())
+        };
+        device.submit(FRONT_END, NamespaceId::FIRST, token as u64, command).unwrap();
+        expected.push(answer);
+    }
+    let mut left = expected.len();
+    for _ in 0..100_000_000 {
+        device.poll(Nanos::ZERO, WALL);
+        while let Some(completion) = device.next_completion(FRONT_END) {
+            let token = usize::try_from(completion.token).unwrap();
+            assert_eq!(completion.status, Status::SUCCESS, "command {token}");
+            assert!(completion.sink == expected[token - 100], "command {token}");
+            left -= 1;
+        }
+        if left == 0 {
+            return;
+        }
+    }
+    panic!("{left} reads never complete");
+}
+
 fn file_device(folder: &std::path::Path) -> SsdDevice<FileMedia> {
     let options = FileOptions::default();
     let media = match folder.join("flash").exists() {

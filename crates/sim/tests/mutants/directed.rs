@@ -16,6 +16,7 @@ use headwater_sim::world::{
     WorldConfig, WorldSwitches,
 };
 use headwater_ssd::engine::{DeviceConfig, SsdDevice};
+use headwater_ssd::limits::EXTENT_BYTES;
 use headwater_ssd::mutant::Mutant;
 
 /// Most worlds of one change.
@@ -40,6 +41,7 @@ pub(crate) fn world(mutant: Mutant, number: u64) -> Option<SimWorld<'static, Ssd
         | Mutant::TornExtentAccepted
         | Mutant::ExtentsNotFreed
         | Mutant::ExtentsNotAdopted => values_in_extents(number),
+        Mutant::ExtentPageNotProven => flipped_bits_of_extents(),
         _ => return None,
     };
     Some(SimWorld::new(number, config))
@@ -149,6 +151,17 @@ fn batches_in_parts(number: u64) -> WorldConfig {
 /// Stores values in extents that are used again and again, on flash and on a file.
 fn values_in_extents(number: u64) -> WorldConfig {
     WorldConfig::from_seed(EXTENT_SEEDS + [0, SWARM_SEEDS, FILE_SEEDS][to_usize(number % 3)] + number)
+}
+
+/// Flips bits of a page while most pages belong to extents.
+fn flipped_bits_of_extents() -> WorldConfig {
+    let mut config = bare(FEMU, vec![damaged(RestingFault::Flipped)]);
+    config.media = SimMediaConfig::new(FEMU, 40);
+    config.device = DeviceConfig { frames_max: 1_024, extents_from: EXTENT_BYTES, ..DeviceConfig::default() };
+    config.workload.chained_every = 1;
+    config.workload.chained_bytes = EXTENT_BYTES..2 * EXTENT_BYTES + 5_000;
+    config.switches.shutdown = FeatureUse::Some;
+    WorldConfig { commands_max: 60, points_max: 1 << 17, ..config }
 }
 
 /// Clears many keys, writes a checkpoint at once, and cuts the power.

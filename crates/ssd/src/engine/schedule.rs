@@ -26,8 +26,7 @@ use crate::engine::operation::{CommandSubject, DeviceOperation, KeyHold, Operati
 use crate::engine::operation_slab::OperationSlab;
 use crate::ftl::{ClearStep, Ftl, StallReason};
 use crate::index::{IndexEntry, RecordIndex};
-use crate::log::extent_reads::EndedRun;
-use crate::log::page_reads::{EndedRead, ReadResult, ReadWaiter};
+use crate::log::page_reads::ReadWaiter;
 use crate::media::Media;
 use crate::mutant::{Mutant, mutant};
 use headwater_host::copy::prefetch_read;
@@ -110,6 +109,11 @@ impl OperationSchedule {
         any
     }
 
+    /// Makes an operation runnable whose stall has ended.
+    pub(super) fn make_runnable(&mut self, at: usize) {
+        self.runnable.push_back(at);
+    }
+
     /// Makes the operations runnable that wait for pages of extents.
     pub(super) fn wake_extents(&mut self) {
         self.runnable.extend(self.waiting_for_extents.drain(..));
@@ -172,37 +176,6 @@ fn execute_beside<M: Media>(
 }
 
 impl<M: Media> SsdDevice<M> {
-    /// Notifies the operations and the collector whose pages were read.
-    pub(super) fn notify_waiters(&mut self) {
-        for EndedRead { waiter, page, result } in self.ended_reads.drain(..) {
-            match waiter {
-                ReadWaiter::Collector => self.ftl.end_victim_read(page, result, self.now),
-                ReadWaiter::Operation(at) => {
-                    let operation = &mut self.operations[at];
-                    match result {
-                        ReadResult::Pinned => operation.pinned_pages.push(page),
-                        ReadResult::Outdated => {}
-                        ReadResult::Failed(_) => operation.failed_pages.push(page),
-                    }
-                    let missing = &mut operation.missing_pages;
-                    *missing =
-                        missing.checked_sub(1).expect("an operation got a page that it did not wait for");
-                    if *missing == 0 {
-                        self.schedule.runnable.push_back(at);
-                    }
-                }
-            }
-        }
-        for EndedRun { operation: at, run } in self.ftl.take_ended_runs() {
-            let operation = &mut self.operations[at];
-            operation.missing_pages -= usize::from(run.run.pages);
-            operation.read_runs.push(run);
-            if operation.missing_pages == 0 {
-                self.schedule.runnable.push_back(at);
-            }
-        }
-    }
-
     /// Runs waiting operations: those whose stall has ended, those behind them, and those that wait for room.
     pub(super) fn run_waiting(&mut self) -> bool {
         let step = self.ftl.advance_clears();

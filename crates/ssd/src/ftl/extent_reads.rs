@@ -37,7 +37,8 @@ enum ExtentPage {
 }
 
 impl<M: Media> Ftl<M> {
-    /// Passes a range of a value's bytes, which lies within the value, to `each`, piece by piece, in order. A call that stalls
+    /// Passes a range of a value's bytes, which lies within the value and has at most
+    /// [`range_bytes_max`](Self::range_bytes_max) of them, to `each`, piece by piece, in order. A call that stalls
     /// may have passed some: the caller drops them.
     pub(crate) fn read_range(
         &mut self,
@@ -126,27 +127,21 @@ impl<M: Media> Ftl<M> {
 
     /// Checks that every page of these runs is in memory.
     fn check_runs(&self, runs: &[ExtentRun]) -> Result<(), StallReason> {
-        let (mut missing, mut missing_pages, mut alone) = (Vec::<ExtentRun>::new(), 0, Vec::new());
+        let (mut missing, mut alone) = (Vec::<ExtentRun>::new(), Vec::new());
         for (run, nth) in runs.iter().flat_map(|run| (0..run.pages).map(move |nth| (run, nth))) {
             let page = run.page(nth);
             match self.place_of(run.extent, page) {
                 ExtentPage::InRun(..) | ExtentPage::InMemory => {}
                 ExtentPage::Failed => alone.push(page),
-                ExtentPage::Missing => {
-                    missing_pages += 1;
-                    match missing.last_mut() {
-                        Some(last) if last.extent == run.extent && last.page(last.pages) == page => {
-                            last.pages += 1;
-                        }
-                        _ => missing.push(ExtentRun { extent: run.extent, first: page.page, pages: 1 }),
+                ExtentPage::Missing => match missing.last_mut() {
+                    Some(last) if last.extent == run.extent && last.page(last.pages) == page => {
+                        last.pages += 1;
                     }
-                }
+                    _ => missing.push(ExtentRun { extent: run.extent, first: page.page, pages: 1 }),
+                },
             }
         }
-        let reads_runs = alone.is_empty()
-            && !self.flash.traits().addressable
-            && missing_pages <= self.flash.run_pages_max();
-        if reads_runs && missing_pages > 0 {
+        if !missing.is_empty() && alone.is_empty() && !self.flash.traits().addressable {
             return Err(StallReason::Runs(missing));
         }
         alone.extend(missing.iter().flat_map(|run| (0..run.pages).map(|nth| run.page(nth))));
@@ -175,6 +170,11 @@ impl<M: Media> Ftl<M> {
             ExtentRun { extent: *extent, first: narrow(from), pages: narrow(to - from) }
         };
         Ok(Some((first_block..).zip(own).map(run_of).collect()))
+    }
+
+    /// Returns the most bytes of a value that one call may read: device DRAM has room for their pages.
+    pub(crate) fn range_bytes_max(&self) -> usize {
+        (self.flash.run_pages_max() - 1) * PAGE_DATA_BYTES
     }
 
     /// Exchanges the runs of the present caller. During a call they are here.

@@ -71,6 +71,7 @@ impl<M: Media> Ftl<M> {
         let start = held.bytes_done;
         let bytes = (value_bytes - start).min(bytes_max as usize);
         if held.header.extents > 0 {
+            let bytes = bytes.min(self.range_bytes_max());
             return self.read_held_extents(name, start..start + bytes, sink);
         }
         let skip = HEADER_BYTES + usize::from(held.header.key_bytes) + start;

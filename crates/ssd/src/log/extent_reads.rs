@@ -8,15 +8,17 @@
 
 use super::extent_list::Extent;
 use super::page_cache::PageCache;
-use crate::media::geometry::PageAddress;
+use crate::media::geometry::{PAGES_PER_BLOCK, PageAddress};
 use crate::media::token::MediaPurpose;
 use crate::media::{Media, MediaCompletion, MediaOp, PageState, RefusedOp};
 use headwater_dma::frame::MediaFrame;
 use headwater_host::clock::Nanos;
 use std::collections::VecDeque;
 
-/// The part of device DRAM that runs may take.
+/// The part of device DRAM that runs may take, and the fewest pages that they may: those of an extent and one more, which bytes
+/// that do not begin with a page lie in.
 const RUNS_SHARE: usize = 4;
+const RUN_PAGES_MIN: usize = PAGES_PER_BLOCK + 1;
 
 /// Pages of an extent that lie behind each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,7 +101,7 @@ pub(super) struct ExtentReads {
 impl ExtentReads {
     /// Returns the most pages that an operation may ask for at once.
     pub(super) fn pages_max(dram: &PageCache) -> usize {
-        dram.frames_max() / RUNS_SHARE
+        (dram.frames_max() / RUNS_SHARE).max(RUN_PAGES_MIN)
     }
 
     /// Queues the reads of an operation's runs.

@@ -8,6 +8,7 @@
 mod checkpoint_pages;
 mod drafts;
 mod extents;
+mod read_errors;
 
 use crate::command::Sequence;
 use crate::config::{FailedOperation, FailedWrite};
@@ -157,16 +158,6 @@ impl<M: Media> FlashLog<M> {
     #[inline]
     pub(crate) fn failure(&self) -> Option<MediaError> {
         self.failure
-    }
-
-    /// Returns the number of reads that failed, and the last error of one.
-    pub(crate) fn read_errors(&self) -> (u64, Option<MediaError>) {
-        (self.read_errors, self.last_read_error)
-    }
-
-    /// Returns the number of reads of pages that hold other bytes than were programmed, also when read again.
-    pub(crate) fn damaged_pages(&self) -> u64 {
-        self.damaged_pages
     }
 
     /// Returns the operation that failed then, with its place and its error.
@@ -415,15 +406,15 @@ impl<M: Media> FlashLog<M> {
         awake: &mut Vec<EndedRead>,
     ) -> FlashCompletion {
         let purpose = MediaPurpose::decode(completion.token);
+        if let (MediaPurpose::Read(_) | MediaPurpose::ExtentRead { .. }, Err(error)) =
+            (purpose, completion.result)
+        {
+            self.note_read_error(error);
+        }
         if let MediaPurpose::Read(page) = purpose {
-            if let Err(error) = completion.result {
-                self.read_errors += 1;
-                self.last_read_error = Some(error);
-            }
             let check = self.reads.complete(page, completion, &mut self.page_cache, &self.blocks, awake);
             if check != ReadCheck::Passed {
-                self.read_errors += 1;
-                self.last_read_error = Some(MediaError::Damaged { page });
+                self.note_read_error(MediaError::Damaged { page });
                 self.damaged_pages += u64::from(check == ReadCheck::Damaged);
             }
             return FlashCompletion::Page;

@@ -13,7 +13,7 @@ use crate::media::token::MediaPurpose;
 use crate::media::{Media, MediaCompletion, MediaError, MediaOp, PageState, RefusedOp};
 use crate::mutant::{Mutant, mutant};
 use headwater_host::clock::Nanos;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// A waiter for a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,12 +69,14 @@ pub(super) struct PageReads {
     proof: PageProof,
     in_flight: BTreeMap<PageAddress, PageRead>,
     queue: VecDeque<PageAddress>,
+    /// Pages that did not prove themselves in a read of another kind: the next read of one is its second.
+    unproven: BTreeSet<PageAddress>,
 }
 
 impl PageReads {
     /// Makes the reads of a medium whose pages are checked by this proof.
     pub(super) fn new(proof: PageProof) -> Self {
-        Self { proof, in_flight: BTreeMap::new(), queue: VecDeque::new() }
+        Self { proof, in_flight: BTreeMap::new(), queue: VecDeque::new(), unproven: BTreeSet::new() }
     }
 
     /// Sets what pages are checked by.
@@ -92,9 +94,15 @@ impl PageReads {
         let order = blocks.get(page.block).order;
         let reading = self.in_flight.entry(page).or_insert_with(|| {
             self.queue.push_back(page);
-            PageRead { order, waiters: Vec::new(), submitted: false, repeated: false }
+            let repeated = self.unproven.remove(&page);
+            PageRead { order, waiters: Vec::new(), submitted: false, repeated }
         });
         reading.waiters.push(waiter);
+    }
+
+    /// Notes that a page did not prove itself when it was read for a caller, who asks for it now.
+    pub(super) fn note_unproven(&mut self, page: PageAddress) {
+        self.unproven.insert(page);
     }
 
     /// Submits queued reads to the medium while it accepts them and frames are available. Returns true if any was

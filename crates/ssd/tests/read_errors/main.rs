@@ -3,6 +3,7 @@
 
 mod churned;
 mod collection;
+mod extents;
 mod failing_media;
 mod host;
 mod misdirected;

@@ -38,7 +38,8 @@ pub(super) fn read_part<M: Media>(
         *progress = Some(ValueProgress { sequence, bytes_done: 0, crc: 0, record_crc, in_extents: true });
         return Err(StallReason::Turn);
     };
-    let range = before.bytes_done..wanted.min(before.bytes_done + COPY_PART_BYTES);
+    let part_bytes = COPY_PART_BYTES.min(ftl.range_bytes_max());
+    let range = before.bytes_done..wanted.min(before.bytes_done + part_bytes);
     let mut at = range.start;
     let end = range.end;
     let read = ftl.read_range(entry.address, header, range, |piece| {

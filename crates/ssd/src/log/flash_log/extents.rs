@@ -11,8 +11,8 @@ use crate::log::extent_reads::{EndedRun, ExtentReads, ExtentRun, ReadRun};
 use crate::log::extent_writes::ExtentWriter;
 use crate::log::page::{NO_RECORD, PAGE_CRC, PageKind, PageSpare, PagesBefore};
 use crate::log::prefix::Tick;
-use crate::media::Media;
 use crate::media::geometry::{PAGE_DATA_BYTES, PageAddress};
+use crate::media::{Media, MediaError};
 use headwater_host::clock::Nanos;
 use headwater_host::copy::copy_crc32c;
 
@@ -99,8 +99,11 @@ impl<M: Media> FlashLog<M> {
         self.extent_reads.take_ended()
     }
 
-    /// Takes a page out of a run, because it does not prove itself.
+    /// Takes a page out of a run, because it does not prove itself. The caller asks for it by itself.
     pub(crate) fn give_up_page(&mut self, run: &mut ReadRun, nth: u8) {
+        let page = run.run.page(nth);
+        self.reads.note_unproven(page);
+        self.note_read_error(MediaError::Damaged { page });
         self.extent_reads.give_up_page(run, nth, &mut self.page_cache);
     }
 
