@@ -9,10 +9,14 @@ use crate::log::extent_list::Extent;
 use crate::log::extent_reads::{ExtentRun, ReadRun};
 use crate::log::record::{HEADER_BYTES, RecordAddress, RecordHeader};
 use crate::media::Media;
-use crate::media::geometry::{BLOCK_DATA_BYTES, BlockId, PAGE_DATA_BYTES, PageAddress};
+use crate::media::geometry::{BLOCK_DATA_BYTES, BlockId, PAGE_DATA_BYTES, PAGE_SPARE_BYTES, PageAddress};
 use crate::mutant::{Mutant, mutant};
+use headwater_host::copy::prefetch;
 use headwater_host::width::narrow;
 use std::ops::Range;
+
+/// Bytes prefetched of the next page while one is passed on.
+const PREFETCH_BYTES: usize = 512;
 
 /// The result of reading a range of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,6 +98,11 @@ impl<M: Media> Ftl<M> {
         match self.place_of(run.extent, page) {
             ExtentPage::InRun(at, in_run) => {
                 let bytes = self.read_runs[at].page(in_run).unwrap_or_default();
+                if let Some(next) = self.read_runs[at].page(in_run + 1) {
+                    // The processor's own prefetch ends with the page.
+                    prefetch(&next[..PREFETCH_BYTES]);
+                    prefetch(&next[PAGE_DATA_BYTES..PAGE_DATA_BYTES + PAGE_SPARE_BYTES]);
+                }
                 if self.proof().holds(bytes, page, run.extent.order) || mutant(Mutant::ExtentPageNotProven) {
                     each(&bytes[part]);
                     return Ok(RangeRead::Done);

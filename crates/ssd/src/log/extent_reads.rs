@@ -51,10 +51,10 @@ pub(crate) struct ReadRun {
 }
 
 impl ReadRun {
-    /// Returns the bytes of a page (data, then spare); `None` if they were not read or were given up.
+    /// Returns the bytes of a page (data, then spare); `None` if they were not read or were given up, or are not in the run.
     #[inline]
     pub(crate) fn page(&self, nth: u8) -> Option<&[u8]> {
-        self.frames[usize::from(nth)].as_deref()
+        self.frames.get(usize::from(nth))?.as_deref()
     }
 }
 

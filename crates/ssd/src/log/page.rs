@@ -141,8 +141,8 @@ impl PageSpare {
     /// # Panics
     /// `slot` is shorter than a page with its spare.
     pub fn encode(&self, slot: &mut [u8], seed: u32) {
-        self.encode_fields(slot);
-        Self::set_checksums(slot, seed);
+        let data_crc = crc32c(seed, &slot[..PAGE_DATA_BYTES]);
+        self.encode_sealed(slot, data_crc, seed);
     }
 
     /// Encodes the spare after a page's data, without its checksums.
@@ -150,7 +150,23 @@ impl PageSpare {
     /// # Panics
     /// `slot` is shorter than a page with its spare.
     pub fn encode_fields(&self, slot: &mut [u8]) {
-        let layout = PageSpareLayout {
+        slot[PAGE_DATA_BYTES..PAGE_DATA_BYTES + PAGE_SPARE_BYTES].copy_from_slice(self.layout().as_bytes());
+    }
+
+    /// Encodes the spare after a page's data that has this checksum on the medium with this seed. It is put together elsewhere:
+    /// a checksum over memory that was just written waits until the lines of that memory have come.
+    ///
+    /// # Panics
+    /// `slot` is shorter than a page with its spare.
+    pub fn encode_sealed(&self, slot: &mut [u8], data_crc: u32, seed: u32) {
+        let mut layout = self.layout();
+        layout.data_crc = U32::new(data_crc);
+        layout.crc = U32::new(crc32c(seed, &layout.as_bytes()[..CRC_COVERS]));
+        slot[PAGE_DATA_BYTES..PAGE_DATA_BYTES + PAGE_SPARE_BYTES].copy_from_slice(layout.as_bytes());
+    }
+
+    fn layout(&self) -> PageSpareLayout {
+        PageSpareLayout {
             magic: MAGIC,
             version: PAGE_VERSION,
             kind: self.kind.byte(),
@@ -173,8 +189,7 @@ impl PageSpare {
             authentication: [0; 16],
             zero: [0; 12],
             crc: U32::ZERO,
-        };
-        slot[PAGE_DATA_BYTES..PAGE_DATA_BYTES + PAGE_SPARE_BYTES].copy_from_slice(layout.as_bytes());
+        }
     }
 
     /// Sets the checksums of a page whose data and fields will not change any more.

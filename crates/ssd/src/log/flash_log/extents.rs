@@ -73,8 +73,7 @@ impl<M: Media> FlashLog<M> {
             before: PagesBefore::default(),
         };
         let seed = self.traits.checksum_seed;
-        spare.encode_fields(&mut frame);
-        PageSpare::set_known_checksum(&mut frame, PAGE_CRC.join(seed, crc), seed);
+        spare.encode_sealed(&mut frame, PAGE_CRC.join(seed, crc), seed);
         self.extents.push(writer, address, frame);
         true
     }
