@@ -25,11 +25,11 @@ use crate::engine::held_spans::HeldSpans;
 use crate::engine::operation::{CommandSubject, DeviceOperation, KeyHold, OperationWork};
 use crate::engine::operation_slab::OperationSlab;
 use crate::ftl::{ClearStep, Ftl, StallReason};
-use crate::index::{IndexEntry, RecordIndex};
-use crate::log::page_reads::ReadWaiter;
+use crate::index::IndexEntry;
+use crate::log::extent_reads::EndedRun;
+use crate::log::page_reads::{EndedRead, ReadResult, ReadWaiter};
 use crate::media::Media;
 use crate::mutant::{Mutant, mutant};
-use headwater_host::copy::prefetch_read;
 use headwater_nvme::spec::status::Status;
 use std::collections::{BTreeSet, VecDeque};
 
@@ -109,11 +109,6 @@ impl OperationSchedule {
         any
     }
 
-    /// Makes an operation runnable whose stall has ended.
-    pub(super) fn make_runnable(&mut self, at: usize) {
-        self.runnable.push_back(at);
-    }
-
     /// Makes the operations runnable that wait for pages of extents.
     pub(super) fn wake_extents(&mut self) {
         self.runnable.extend(self.waiting_for_extents.drain(..));
@@ -176,6 +171,37 @@ fn execute_beside<M: Media>(
 }
 
 impl<M: Media> SsdDevice<M> {
+    /// Notifies the operations and the collector whose pages were read.
+    pub(super) fn notify_waiters(&mut self) {
+        for EndedRead { waiter, page, result } in self.ended_reads.drain(..) {
+            match waiter {
+                ReadWaiter::Collector => self.ftl.end_victim_read(page, result, self.now),
+                ReadWaiter::Operation(at) => {
+                    let operation = &mut self.operations[at];
+                    match result {
+                        ReadResult::Pinned => operation.pinned_pages.push(page),
+                        ReadResult::Outdated => {}
+                        ReadResult::Failed(_) => operation.failed_pages.push(page),
+                    }
+                    let missing = &mut operation.missing_pages;
+                    *missing =
+                        missing.checked_sub(1).expect("an operation got a page that it did not wait for");
+                    if *missing == 0 {
+                        self.schedule.runnable.push_back(at);
+                    }
+                }
+            }
+        }
+        for EndedRun { operation: at, run } in self.ftl.take_ended_runs() {
+            let operation = &mut self.operations[at];
+            operation.missing_pages -= usize::from(run.run.pages);
+            operation.read_runs.push(run);
+            if operation.missing_pages == 0 {
+                self.schedule.runnable.push_back(at);
+            }
+        }
+    }
+
     /// Runs waiting operations: those whose stall has ended, those behind them, and those that wait for room.
     pub(super) fn run_waiting(&mut self) -> bool {
         let step = self.ftl.advance_clears();
@@ -269,27 +295,6 @@ impl<M: Media> SsdDevice<M> {
                 false
             }
         }
-    }
-
-    /// Prefetches the memory that the next operations will access: first all their index slots, then both ends of their
-    /// records, because page table walks overlap only if no other work separates them. Fills `prefetched` with the records
-    /// that will be read.
-    fn prefetch_batch(&self, batch: usize, ahead: &mut Vec<Option<IndexEntry>>) {
-        let operations = || self.schedule.incoming.iter().take(batch).map(|&at| &self.operations[at]);
-        for operation in operations() {
-            self.ftl.index().prefetch(operation.span.first);
-        }
-        ahead.clear();
-        ahead.extend(operations().map(|operation| {
-            let entry = self.ftl.prefetch_record(operation.span.first)?;
-            if !operation.reads_value() {
-                // An operation that replaces or removes the record updates the counts of its block.
-                prefetch_read(self.ftl.blocks().get(entry.address.block()));
-                return None;
-            }
-            self.ftl.prefetch_end(entry);
-            Some(entry)
-        }));
     }
 
     /// Runs one operation, unless one of its keys is held by another.

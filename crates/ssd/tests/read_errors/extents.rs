@@ -68,7 +68,7 @@ fn page_of_an_extent_that_is_read_from_elsewhere_once_is_read_again_and_answered
 }
 
 #[test]
-fn pages_of_extents_that_fail_once_are_read_again_and_others_are_not() {
+fn pages_of_extents_that_fail_once_are_read_again_and_no_other_page_is() {
     let mut host = cold_host();
     let pages = extent_pages(host.device.media());
     let failing = [pages[3], pages[4], pages[70]];
