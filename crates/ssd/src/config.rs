@@ -68,6 +68,9 @@ pub struct DeviceConfig {
     /// Writes of a batch that one turn carries out: [`BATCH_PART_WRITES`](crate::limits::BATCH_PART_WRITES), fewer only in
     /// tests that provoke batches of many turns.
     pub batch_part_writes: usize,
+    /// Blocks and settled keys of the map of a checkpoint that one turn encodes:
+    /// [`MAP_PART_ENTRIES`](crate::limits::MAP_PART_ENTRIES), fewer only in tests that provoke maps of many turns.
+    pub map_part_entries: usize,
     /// Bytes from which the whole blocks of a value lie outside of the log; at least 262,144. `usize::MAX` keeps every value in
     /// the log, where it has at most 16 MiB.
     pub extents_from: usize,
@@ -86,6 +89,7 @@ impl Default for DeviceConfig {
             hash_seed: 0x6865_6164,
             hash_bits: crate::limits::HASH_BITS,
             batch_part_writes: crate::limits::BATCH_PART_WRITES,
+            map_part_entries: crate::limits::MAP_PART_ENTRIES,
             extents_from: crate::limits::EXTENT_BYTES,
             accept_loss: None,
         }

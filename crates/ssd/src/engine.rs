@@ -86,7 +86,7 @@ impl<M: Media> SsdDevice<M> {
             release_queue: ReleaseQueue::default(),
             default_durability: config.durability,
             interval_due: None,
-            checkpointer: Checkpointer::default(),
+            checkpointer: Checkpointer::new(config.map_part_entries),
             tracer: StageTracer::default(),
             ended_reads: Vec::new(),
             now: Nanos::ZERO,

@@ -29,6 +29,8 @@ pub const UNTAKEN_BYTES_MAX: usize = 64 << 20;
 pub const BATCH_WRITES_MAX: usize = 65_536;
 /// Writes of a batch that one turn carries out, about 1 us each.
 pub const BATCH_PART_WRITES: usize = 512;
+/// Blocks and settled keys of the map of a checkpoint that one turn encodes, at most 100 ns each.
+pub const MAP_PART_ENTRIES: usize = 512;
 /// Parts of a batch that one turn checks, about 20 ns a write.
 pub const BATCH_CHECKED_PARTS: usize = 16;
 /// Bytes of one all-or-nothing batch, headers included.

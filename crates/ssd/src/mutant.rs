@@ -199,6 +199,8 @@ mutants! {
     CheckpointEndsEarly,
     /// The old checkpoint is discarded before a durable record names the new one.
     CheckpointDiscardedEarly,
+    /// The map of a checkpoint lacks the entries of blocks that were freed while it was encoded.
+    FreedBlocksNotFilled,
     /// Recovery reads no second page of a block where the last commit is not whole.
     SecondPagesIgnored,
     /// Recovery takes an entry of a checkpoint whose block was reused since.

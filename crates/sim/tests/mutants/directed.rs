@@ -35,6 +35,7 @@ pub(crate) fn world(mutant: Mutant, number: u64) -> Option<SimWorld<'static, Ssd
         Mutant::OldBlocksNotDoubted => index_and_page_lost(),
         Mutant::SpareChecksumIgnored => flipped_spare(),
         Mutant::CommitSplitsBatch | Mutant::CollectedDuringBatch => batches_in_parts(number),
+        Mutant::FreedBlocksNotFilled => checkpoints_beside_reuse(number),
         Mutant::CheckpointDuringClear => checkpoints_behind_clears(number),
         Mutant::ExtentsNotAwaited
         | Mutant::ExtentReusedEarly
@@ -172,4 +173,15 @@ fn checkpoints_behind_clears(number: u64) -> WorldConfig {
     config.workload.shares.clear = 1;
     config.switches.checkpoint_every = 4;
     WorldConfig { commands_max: 6_000, depth: 16, ..config }
+}
+
+/// Writes checkpoints, an entry of the map a turn, while blocks are freed and used again, and cuts the power.
+fn checkpoints_beside_reuse(number: u64) -> WorldConfig {
+    let cut = FaultPlan { cut: PowerCut::Point(20_000 + 997 * number), ..FaultPlan::NONE };
+    let mut config = bare(FILE, vec![cut]);
+    config.media.geometry.blocks = 40;
+    (config.workload.keys, config.workload.value_bytes_max) = (24, 12_000);
+    config.device.map_part_entries = 1;
+    config.switches.checkpoint_every = 20;
+    WorldConfig { commands_max: 8_000, points_max: 1 << 18, depth: 16, ..config }
 }

@@ -9,12 +9,14 @@
 //!    +---- a durable record names it ---- Naming <--all that it names is durable ----------+
 //! ```
 //!
-//! The map is written twice, in different blocks, and the index once. The checkpoint is fuzzy: the index changes while it
-//! is written. Recovery replays the log from the block that was open when it began, so an entry may be older than the log
-//! but never newer than it.
+//! The map is written twice, in different blocks, and the index once. Each page of the map is written to both copies before
+//! the next one is encoded, so that the copies are equal and no more than a page is kept. The checkpoint is fuzzy: block
+//! table and index change while they are encoded (`checkpoint/map_encoder.rs` has the argument for the map). Recovery replays
+//! the log from the block that was open when it began, so an entry may be older than the log but never newer than it.
 //! Invariant: a commit record names the checkpoint only when it and every record in it are durable, and the old
 //! checkpoint is discarded only when such a record is durable.
 
+pub(crate) mod map_encoder;
 pub(crate) mod stream;
 
 use crate::ftl::Ftl;
@@ -26,8 +28,9 @@ use crate::media::Media;
 use crate::media::geometry::{BlockId, PAGE_DATA_BYTES, PAGES_PER_BLOCK, PageAddress};
 use crate::mutant::{Mutant, mutant};
 use headwater_host::clock::Nanos;
-use headwater_host::copy::crc32c;
-use stream::{IndexEncoder, encode_map};
+use headwater_host::width::narrow;
+use map_encoder::MapEncoder;
+use stream::{IndexEncoder, StreamBuffer};
 
 /// Maximum of pages written in one turn.
 const PAGES_PER_TURN: usize = 16;
@@ -61,12 +64,21 @@ struct WrittenCheckpoint {
     map: u64,
 }
 
-/// The parts of a checkpoint, in the order in which they are written.
+/// A copy of the map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum CheckpointPart {
-    FirstMap,
-    SecondMap,
-    Index,
+enum MapCopy {
+    First,
+    Second,
+}
+
+/// Consecutive pages of a checkpoint, in blocks that hold no other pages.
+#[derive(Debug)]
+struct PageRun {
+    blocks: Vec<BlockId>,
+    /// The next page of the last block.
+    page: usize,
+    /// The number of the next page within the checkpoint.
+    number: u32,
 }
 
 /// A checkpoint being written.
@@ -74,27 +86,27 @@ enum CheckpointPart {
 struct CheckpointWriter {
     root: CheckpointRoot,
     map_number: u64,
-    part: CheckpointPart,
-    /// The map, and the bytes of it that are written.
-    map: Vec<u8>,
-    map_written: usize,
-    /// Checksum of the bytes that are written.
-    map_crc: u32,
-    encoder: IndexEncoder,
+    map: MapEncoder,
+    /// The copy that lacks the page of the map which is encoded.
+    copy: MapCopy,
+    index: IndexEncoder,
     /// Next segment of the index; the block entries and the tail follow the last one.
     segment: usize,
     /// Set when the index is encoded: everything that it held then lies below this barrier.
     end_barrier: Option<u64>,
-    blocks: Vec<BlockId>,
-    page: usize,
-    next_page: u32,
+    /// The first copy of the map.
+    first: PageRun,
+    /// The second copy of the map, and the index behind it.
+    second: PageRun,
     in_flight: usize,
 }
 
 /// The state machine that writes checkpoints.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Checkpointer {
     state: CheckpointState,
+    /// Entries of the map that one turn encodes.
+    map_part_entries: usize,
     /// Blocks of the newest complete checkpoint.
     current_blocks: Vec<BlockId>,
     id_next: u64,
@@ -108,6 +120,20 @@ pub(crate) struct Checkpointer {
 }
 
 impl Checkpointer {
+    /// Makes a checkpointer that encodes at most this many entries of a map in a turn, and at least one.
+    pub(crate) fn new(map_part_entries: usize) -> Self {
+        Self {
+            state: CheckpointState::Idle,
+            map_part_entries: map_part_entries.max(1),
+            current_blocks: Vec::new(),
+            id_next: 0,
+            since_order: 0,
+            programmed: 0,
+            completed: 0,
+            pages: 0,
+        }
+    }
+
     /// Continues after the checkpoint that recovery found.
     pub(crate) fn resume(&mut self, current: Vec<BlockId>, id_next: u64, since_order: u64) {
         self.current_blocks = current;
@@ -188,7 +214,7 @@ impl Checkpointer {
         let _ = ftl.take_checkpoint_request();
         let (order, start) = ftl.window_start();
         let late = u64::from(mutant(Mutant::CheckpointStartsLate));
-        let root = CheckpointRoot {
+        let mut root = CheckpointRoot {
             number: self.id_next,
             start_order: order + late,
             start,
@@ -197,19 +223,19 @@ impl Checkpointer {
         self.id_next += 1;
         self.since_order = ftl.blocks().order_next();
         let map_number = ftl.begin_map();
+        let map = MapEncoder::new(ftl, &root);
+        root.maps[1].first = map.pages();
+        root.index.first = 2 * map.pages();
         self.state = CheckpointState::Writing(Box::new(CheckpointWriter {
-            map: encode_map(ftl, &root),
+            first: PageRun::new(root.maps[0].first),
+            second: PageRun::new(root.maps[1].first),
             root,
             map_number,
-            part: CheckpointPart::FirstMap,
-            map_written: 0,
-            map_crc: 0,
-            encoder: IndexEncoder::new(),
+            map,
+            copy: MapCopy::First,
+            index: IndexEncoder::new(),
             segment: 0,
             end_barrier: None,
-            blocks: Vec::new(),
-            page: PAGES_PER_BLOCK,
-            next_page: 0,
             in_flight: 0,
         }));
         true
@@ -217,26 +243,28 @@ impl Checkpointer {
 
     fn write<M: Media>(&mut self, ftl: &mut Ftl<M>, mut writing: Box<CheckpointWriter>, now: Nanos) -> bool {
         let mut moved = writing.count_programmed(std::mem::take(&mut self.programmed));
+        let mut entries = self.map_part_entries;
         for _ in 0..PAGES_PER_TURN {
-            writing.fill(ftl);
-            if writing.is_encoded() || !writing.write_page(ftl, now) {
+            let taken = writing.fill(ftl, entries);
+            entries -= taken;
+            moved |= taken > 0;
+            if !writing.has_page() || !writing.write_page(ftl, now) {
                 break;
             }
             self.pages += 1;
             moved = true;
         }
-        let Some(barrier) = writing.end_barrier.filter(|_| writing.is_encoded() && writing.in_flight == 0)
+        let Some(barrier) = writing.end_barrier.filter(|_| writing.is_submitted() && writing.in_flight == 0)
         else {
             self.state = CheckpointState::Writing(writing);
             return moved;
         };
-        for block in &writing.blocks {
-            let pages = if Some(block) == writing.blocks.last() { writing.page } else { PAGES_PER_BLOCK };
-            ftl.close_checkpoint_block(*block, u8::try_from(pages).expect("64 pages a block"));
-        }
+        writing.first.close(ftl);
+        writing.second.close(ftl);
         // A commit in flight began before the last page was done; the one after it covers everything.
         let commits = ftl.commit().commits() + if ftl.commit().is_idle() { 1 } else { 2 };
-        let CheckpointWriter { root, blocks, map_number: map, .. } = *writing;
+        let CheckpointWriter { root, first, second, map_number: map, .. } = *writing;
+        let blocks = [first.blocks, second.blocks].concat();
         let written = WrittenCheckpoint { root, blocks, map };
         self.state = CheckpointState::Settling { written, commits, barrier };
         true
@@ -284,109 +312,119 @@ impl CheckpointWriter {
         pages > 0
     }
 
-    /// Encodes more of the index until the buffer holds a page.
-    fn fill<M: Media>(&mut self, ftl: &mut Ftl<M>) {
-        while self.part == CheckpointPart::Index
-            && self.encoder.buffered() < PAGE_DATA_BYTES
-            && self.end_barrier.is_none()
-        {
+    /// Encodes more of the map, at most this many entries of it, or of the index, until a page can be written. Returns the
+    /// entries of the map.
+    fn fill<M: Media>(&mut self, ftl: &mut Ftl<M>, entries_max: usize) -> usize {
+        if !self.map.is_written() {
+            return self.map.fill(ftl, entries_max);
+        }
+        while self.index.buffer().len() < PAGE_DATA_BYTES && self.end_barrier.is_none() {
             if self.segment < SEGMENTS {
-                self.segment += self.encoder.push_segments(&ftl.index().hashed, self.segment);
-            } else if !self.encoder.push_block_run(&ftl.index().flat)
-                && !self.encoder.push_expiries(ftl, self.root.start_order)
+                self.segment += self.index.push_segments(&ftl.index().hashed, self.segment);
+            } else if !self.index.push_block_run(&ftl.index().flat)
+                && !self.index.push_expiries(ftl, self.root.start_order)
             {
-                self.root.index.crc = self.encoder.crc();
-                let barrier = ftl.request_barrier();
-                self.end_barrier = Some(barrier);
+                self.root.index.crc = self.index.buffer().crc();
+                self.end_barrier = Some(ftl.request_barrier());
             }
         }
+        0
+    }
+
+    /// Returns true if a page of the part that is being written is encoded.
+    fn has_page(&mut self) -> bool {
+        if self.map.is_written() { self.index.buffer().len() > 0 } else { self.map.has_page() }
     }
 
     /// Returns true if every byte of the checkpoint was submitted.
-    fn is_encoded(&self) -> bool {
-        self.part == CheckpointPart::Index && self.end_barrier.is_some() && self.encoder.buffered() == 0
+    fn is_submitted(&mut self) -> bool {
+        self.map.is_written() && self.end_barrier.is_some() && self.index.buffer().len() == 0
     }
 
     /// Programs one page. Returns false if no block, frame or media queue entry is free.
     fn write_page<M: Media>(&mut self, ftl: &mut Ftl<M>, now: Nanos) -> bool {
-        if self.page == PAGES_PER_BLOCK {
-            let Some(block) = ftl.open_checkpoint_block() else {
-                return false;
-            };
-            self.blocks.push(block);
-            self.page = 0;
-        }
-        let (Some(&block), Some(mut frame)) = (self.blocks.last(), ftl.take_checkpoint_frame()) else {
+        let is_map = !self.map.is_written();
+        let number = self.root.number;
+        let run = match self.copy {
+            MapCopy::First if is_map => &mut self.first,
+            _ => &mut self.second,
+        };
+        let bytes = if is_map { self.map.buffer() } else { self.index.buffer() };
+        let Some(used) = run.write_page(ftl, bytes, number, now) else {
             return false;
         };
-        let used = match self.part {
-            CheckpointPart::Index => self.encoder.copy_page(&mut frame[..PAGE_DATA_BYTES]),
-            CheckpointPart::FirstMap | CheckpointPart::SecondMap => {
-                let rest = &self.map[self.map_written..];
-                let used = rest.len().min(PAGE_DATA_BYTES);
-                frame[..used].copy_from_slice(&rest[..used]);
-                frame[used..PAGE_DATA_BYTES].fill(0);
-                used
+        self.in_flight += 1;
+        let [first, second] = &mut self.root.maps;
+        match self.copy {
+            _ if !is_map => {
+                bytes.consume(used);
+                self.root.index.pages += 1;
             }
-        };
-        let address = PageAddress::new(block, u8::try_from(self.page).expect("64 pages a block"));
+            MapCopy::First => {
+                first.pages += 1;
+                self.copy = MapCopy::Second;
+            }
+            MapCopy::Second => {
+                second.pages += 1;
+                (first.crc, second.crc) = (bytes.crc(), bytes.crc());
+                bytes.consume(used);
+                self.copy = MapCopy::First;
+            }
+        }
+        true
+    }
+}
+
+impl PageRun {
+    /// Begins with this page of the checkpoint.
+    fn new(number: u32) -> Self {
+        Self { blocks: Vec::new(), page: PAGES_PER_BLOCK, number }
+    }
+
+    /// Programs the next page with the next bytes, which stay in their buffer. Returns how many; `None` if no block, frame
+    /// or media queue entry is free.
+    fn write_page<M: Media>(
+        &mut self,
+        ftl: &mut Ftl<M>,
+        bytes: &StreamBuffer,
+        checkpoint: u64,
+        now: Nanos,
+    ) -> Option<usize> {
+        if self.page == PAGES_PER_BLOCK {
+            self.blocks.push(ftl.open_checkpoint_block()?);
+            self.page = 0;
+        }
+        let block = *self.blocks.last()?;
+        let mut frame = ftl.take_checkpoint_frame()?;
+        let used = bytes.copy_page(&mut frame[..PAGE_DATA_BYTES]);
+        let address = PageAddress::new(block, narrow(self.page));
         let spare = PageSpare {
             kind: PageKind::Checkpoint,
             address,
             first: NO_RECORD,
-            used: u16::try_from(used).expect("a page has 4,096 bytes"),
+            used: narrow(used),
             order: ftl.blocks().get(block).order,
             tick: Tick(0),
             open_sequence: ftl.blocks().get(block).open_sequence,
             durable: Prefix::default(),
             accepted: Prefix::default(),
-            continues: stream::page_context(self.root.number, u64::from(self.next_page)),
+            continues: stream::page_context(checkpoint, u64::from(self.number)),
             before: PagesBefore::default(),
         };
         spare.encode(&mut frame, ftl.media().traits().checksum_seed);
         if !ftl.program_checkpoint_page(address, frame, now) {
-            return false;
+            return None;
         }
         self.page += 1;
-        self.next_page += 1;
-        self.in_flight += 1;
-        self.finish_page(used);
-        true
+        self.number += 1;
+        Some(used)
     }
 
-    /// Goes on behind a page that was submitted: in the same part, or with the next one.
-    fn finish_page(&mut self, used: usize) {
-        let extent = match self.part {
-            CheckpointPart::FirstMap => &mut self.root.maps[0],
-            CheckpointPart::SecondMap => &mut self.root.maps[1],
-            CheckpointPart::Index => {
-                self.encoder.consume(used);
-                self.root.index.pages += 1;
-                return;
-            }
-        };
-        extent.pages += 1;
-        // Page by page: the map of a large medium in one pass would stop every client for milliseconds.
-        let end = self.map_written + used;
-        self.map_crc = crc32c(self.map_crc, &self.map[self.map_written..end]);
-        self.map_written = end;
-        if end < self.map.len() {
-            return;
-        }
-        extent.crc = std::mem::take(&mut self.map_crc);
-        match self.part {
-            CheckpointPart::FirstMap => {
-                self.part = CheckpointPart::SecondMap;
-                self.map_written = 0;
-                // The copies share no block.
-                self.page = PAGES_PER_BLOCK;
-                self.root.maps[1].first = self.next_page;
-            }
-            CheckpointPart::SecondMap | CheckpointPart::Index => {
-                self.part = CheckpointPart::Index;
-                self.map = Vec::new();
-                self.root.index.first = self.next_page;
-            }
+    /// Closes its blocks.
+    fn close<M: Media>(&self, ftl: &mut Ftl<M>) {
+        for block in &self.blocks {
+            let pages = if Some(block) == self.blocks.last() { self.page } else { PAGES_PER_BLOCK };
+            ftl.close_checkpoint_block(*block, narrow(pages));
         }
     }
 }

@@ -102,6 +102,11 @@ impl Doubts {
         self.settled.iter().map(|(digest, sequence)| (*digest, *sequence))
     }
 
+    /// Returns the removed keys from this digest on, in the order of their digests.
+    pub(crate) fn settled_from(&self, digest: u128) -> impl Iterator<Item = (u128, Sequence)> + '_ {
+        self.settled.range(digest..).map(|(digest, sequence)| (*digest, *sequence))
+    }
+
     /// Returns the number of namespaces in doubt.
     pub(crate) fn namespaces(&self) -> usize {
         self.below.iter().filter(|below| below.0 > 0).count()

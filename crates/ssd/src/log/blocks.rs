@@ -13,6 +13,7 @@
 mod accounts;
 mod adoption;
 mod costs;
+mod listing;
 #[cfg(test)]
 mod tests;
 mod victim;
@@ -467,11 +468,6 @@ impl BlockTable {
         let is_free_of_tombstones =
             entry.tombstone_bytes == 0 || entry.tombstone_sequence < self.watermark_without(Some(block));
         entry.live_bytes == 0 && is_free_of_tombstones
-    }
-
-    /// Returns the blocks of the log with an order below this one that hold records, the oldest one first.
-    pub fn log_blocks_below(&self, order: u64) -> impl Iterator<Item = (BlockId, &BlockEntry)> + '_ {
-        self.by_order.range(..order).map(|(_, block)| (*block, self.get(*block)))
     }
 
     /// Opens a block that waits for an erase, for a checkpoint that is written past the medium.

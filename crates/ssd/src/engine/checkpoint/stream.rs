@@ -1,5 +1,5 @@
 //! The bytes of a checkpoint (`docs/formats/medium-2.md`): the map (head, namespaces, block table, doubts) and the index
-//! (segments, blocks, expiries).
+//! (segments, blocks, expiries). The map is encoded by [`MapEncoder`](super::map_encoder::MapEncoder).
 //!
 //! Input: the translation layer, part by part; or a stream. Output: a byte stream; or its decoded parts. Invariant: a
 //! stream is accepted only if every part of it is whole and nothing follows. Its checksum is in the commit record.
@@ -16,7 +16,6 @@ use crate::log::prefix::{NUMBER_MAX, Tick};
 use crate::log::record::{RECORD_UNITS_MAX, RecordAddress};
 use crate::media::geometry::BLOCK_DATA_BYTES;
 use crate::media::{BlockId, Media, PAGES_PER_BLOCK};
-use crate::mutant::{Mutant, mutant};
 use headwater_host::copy::crc32c;
 use std::collections::{BTreeMap, VecDeque};
 use zerocopy::little_endian::{U32, U64};
@@ -82,33 +81,28 @@ pub(crate) struct CheckpointBlockLayout {
 
 const _: () = assert!(size_of::<CheckpointBlockLayout>() == 48);
 
-/// Encodes the map: head, namespaces, block table, doubts.
-pub(crate) fn encode_map<M: Media>(ftl: &Ftl<M>, root: &CheckpointRoot) -> Vec<u8> {
-    let closed = |block: &BlockEntry| block.is_of_log() && block.order != 0 && block.order < root.start_order;
-    let blocks = ftl.blocks().iter().filter(|(_, block)| closed(block)).count();
-    let (hash_seed, hash_mask) = ftl.hasher().parts();
-    let head = CheckpointHeadLayout {
-        magic: MAGIC,
-        version: U32::new(MAP_VERSION),
-        id: U64::new(root.number),
-        start_order: U64::new(root.start_order),
-        sequence: U64::new(ftl.last_sequence().0),
-        durable: U64::new(root.start.0),
-        hash_seed: U64::new(hash_seed),
-        hash_mask: U64::new(hash_mask),
-        blocks: U32::new(u32::try_from(blocks).expect("a medium has at most 2^26 blocks")),
-        segments: U32::new(u32::try_from(SEGMENTS).expect("a constant")),
-    };
-    let mut map = Vec::with_capacity(
-        head.as_bytes().len() + NAMESPACES * 8 + blocks * size_of::<CheckpointBlockLayout>(),
-    );
-    map.extend_from_slice(head.as_bytes());
-    for namespace in ftl.counts().iter().take(NAMESPACES) {
-        let cleared = namespace.cleared.0;
-        map.extend_from_slice(&cleared.to_le_bytes());
+impl CheckpointHeadLayout {
+    /// Returns the head of a map of this many blocks.
+    pub(super) fn of_map<M: Media>(ftl: &Ftl<M>, root: &CheckpointRoot, blocks: u32) -> Self {
+        let (hash_seed, hash_mask) = ftl.hasher().parts();
+        Self {
+            magic: MAGIC,
+            version: U32::new(MAP_VERSION),
+            id: U64::new(root.number),
+            start_order: U64::new(root.start_order),
+            sequence: U64::new(ftl.last_sequence().0),
+            durable: U64::new(root.start.0),
+            hash_seed: U64::new(hash_seed),
+            hash_mask: U64::new(hash_mask),
+            blocks: U32::new(blocks),
+            segments: U32::new(u32::try_from(SEGMENTS).expect("a constant")),
+        }
     }
-    for (number, block) in ftl.blocks().iter().filter(|(_, block)| closed(block)) {
-        let layout = CheckpointBlockLayout {
+}
+
+impl CheckpointBlockLayout {
+    pub(super) fn new(number: BlockId, block: &BlockEntry) -> Self {
+        Self {
             block: U32::new(number.0),
             pages: U32::new(u32::from(block.pages)),
             order: U64::new(block.order),
@@ -117,27 +111,54 @@ pub(crate) fn encode_map<M: Media>(ftl: &Ftl<M>, root: &CheckpointRoot) -> Vec<u
             tombstone_sequence: U64::new(block.tombstone_sequence.0),
             tombstone_bytes: U32::new(block.tombstone_bytes),
             reserved: U32::ZERO,
-        };
-        map.extend_from_slice(layout.as_bytes());
+        }
     }
-    let doubts = if mutant(Mutant::DoubtNotInCheckpoint) { &Doubts::default() } else { ftl.doubts() };
-    for below in doubts.below() {
-        map.extend_from_slice(&below.0.to_le_bytes());
+}
+
+/// The bytes of a part of a checkpoint that are encoded and not yet written, and the checksum of all that were encoded.
+#[derive(Debug, Default)]
+pub(crate) struct StreamBuffer {
+    bytes: VecDeque<u8>,
+    crc: u32,
+}
+
+impl StreamBuffer {
+    pub(super) fn push(&mut self, bytes: &[u8]) {
+        self.crc = crc32c(self.crc, bytes);
+        self.bytes.extend(bytes);
     }
-    map.extend_from_slice(&(doubts.settled().len() as u64).to_le_bytes());
-    for (digest, removed) in doubts.settled() {
-        map.extend_from_slice(&digest.to_le_bytes());
-        map.extend_from_slice(&removed.0.to_le_bytes());
+
+    /// Returns the checksum of the bytes encoded so far.
+    pub(crate) fn crc(&self) -> u32 {
+        self.crc
     }
-    map.extend_from_slice(&ftl.version_1_below().to_le_bytes());
-    map
+
+    /// Returns the number of bytes encoded and not yet written.
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Copies the next bytes into a page and zeroes the rest of it. Returns the number of bytes copied.
+    pub(crate) fn copy_page(&self, page: &mut [u8]) -> usize {
+        let used = self.bytes.len().min(page.len());
+        let (front, back) = self.bytes.as_slices();
+        let first = used.min(front.len());
+        page[..first].copy_from_slice(&front[..first]);
+        page[first..used].copy_from_slice(&back[..used - first]);
+        page[used..].fill(0);
+        used
+    }
+
+    /// Drops bytes whose page was submitted.
+    pub(crate) fn consume(&mut self, bytes: usize) {
+        self.bytes.drain(..bytes);
+    }
 }
 
 /// The encoder of an index, which buffers the stream until it is written page by page.
 #[derive(Debug)]
 pub(crate) struct IndexEncoder {
-    buffer: VecDeque<u8>,
-    crc: u32,
+    buffer: StreamBuffer,
     /// Index position of the next block entry; `None` if all are encoded.
     blocks_from: Option<KeyHash>,
     expiries: Option<ExpiryCursor>,
@@ -155,13 +176,13 @@ struct ExpiryCursor {
 impl IndexEncoder {
     /// Begins a stream.
     pub(crate) fn new() -> Self {
-        let buffer = VecDeque::new();
-        Self { buffer, crc: 0, blocks_from: Some(KeyHash::FIRST_POSITION), expiries: None }
+        let buffer = StreamBuffer::default();
+        Self { buffer, blocks_from: Some(KeyHash::FIRST_POSITION), expiries: None }
     }
 
-    /// Returns the checksum of the bytes encoded so far.
-    pub(crate) fn crc(&self) -> u32 {
-        self.crc
+    /// Returns the bytes that are encoded and not yet written.
+    pub(crate) fn buffer(&mut self) -> &mut StreamBuffer {
+        &mut self.buffer
     }
 
     /// Appends a segment of the index, or several if they are empty, and returns how many.
@@ -169,7 +190,7 @@ impl IndexEncoder {
         const EMPTY: [u8; 4 * EMPTY_SEGMENTS_MAX] = [0; _];
         let empty = index.empty_segments(first, EMPTY_SEGMENTS_MAX);
         if empty > 0 {
-            self.push(&EMPTY[..4 * empty]);
+            self.buffer.push(&EMPTY[..4 * empty]);
             return empty;
         }
         self.push_segment(index, first);
@@ -178,9 +199,9 @@ impl IndexEncoder {
 
     fn push_segment(&mut self, index: &HashedIndex, number: usize) {
         let entries: Vec<_> = index.segment(number).collect();
-        self.push(&u32::try_from(entries.len()).unwrap_or(u32::MAX).to_le_bytes());
+        self.buffer.push(&u32::try_from(entries.len()).unwrap_or(u32::MAX).to_le_bytes());
         for (hash, entry) in entries {
-            self.push(&encode_entry(hash, entry));
+            self.buffer.push(&encode_entry(hash, entry));
         }
     }
 
@@ -195,10 +216,11 @@ impl IndexEncoder {
             run.push((place, entry));
             next = Some(KeyHash(place.0 + 1));
         }
-        self.push(&u32::try_from(run.len()).unwrap_or(u32::MAX).to_le_bytes());
+        self.buffer.push(&u32::try_from(run.len()).unwrap_or(u32::MAX).to_le_bytes());
         for (place, entry) in &run {
-            self.push(&place.0.to_le_bytes());
-            self.push(&encode_entry(KeyHash(0), IndexEntry { namespace: NamespaceId::FIRST, ..*entry })[8..]);
+            self.buffer.push(&place.0.to_le_bytes());
+            self.buffer
+                .push(&encode_entry(KeyHash(0), IndexEntry { namespace: NamespaceId::FIRST, ..*entry })[8..]);
         }
         self.blocks_from = next.filter(|_| !run.is_empty());
         true
@@ -212,7 +234,7 @@ impl IndexEncoder {
     pub(crate) fn push_expiries<M: Media>(&mut self, ftl: &Ftl<M>, start_order: u64) -> bool {
         let all = ftl.expiry();
         if self.expiries.is_none() {
-            self.push(&(all.len() as u64).to_le_bytes());
+            self.buffer.push(&(all.len() as u64).to_le_bytes());
         }
         let first = ExpiryCursor { from: Some((0, KeyHash(0), RecordAddress(0))), left: all.len() };
         let mut cursor = self.expiries.take().unwrap_or(first);
@@ -241,33 +263,7 @@ impl IndexEncoder {
 
     fn push_expiry(&mut self, expiry_ms: u64, hash: KeyHash, address: RecordAddress) {
         let entry = [U64::new(expiry_ms), U64::new(hash.0), U64::new(address.0)];
-        self.push(entry.as_bytes());
-    }
-
-    fn push(&mut self, bytes: &[u8]) {
-        self.crc = crc32c(self.crc, bytes);
-        self.buffer.extend(bytes);
-    }
-
-    /// Returns the number of bytes encoded and not yet written.
-    pub(crate) fn buffered(&self) -> usize {
-        self.buffer.len()
-    }
-
-    /// Copies the next bytes into a page and zeroes the rest of it. Returns the number of bytes copied.
-    pub(crate) fn copy_page(&self, page: &mut [u8]) -> usize {
-        let used = self.buffer.len().min(page.len());
-        let (front, back) = self.buffer.as_slices();
-        let first = used.min(front.len());
-        page[..first].copy_from_slice(&front[..first]);
-        page[first..used].copy_from_slice(&back[..used - first]);
-        page[used..].fill(0);
-        used
-    }
-
-    /// Drops bytes whose page was submitted.
-    pub(crate) fn consume(&mut self, bytes: usize) {
-        self.buffer.drain(..bytes);
+        self.buffer.push(entry.as_bytes());
     }
 }
 
@@ -334,7 +330,9 @@ pub(crate) fn decode_map(stream: &[u8]) -> Option<DecodedMap> {
         *sequence = Sequence(reader.take::<U64>()?.get());
     }
     let count = reader.take::<U64>()?.get();
-    let settled = (0..count).map(|_| decode_settled(&mut reader)).collect::<Option<BTreeMap<_, _>>>()?;
+    let mut settled = (0..count).map(|_| decode_settled(&mut reader)).collect::<Option<BTreeMap<_, _>>>()?;
+    // Of keys that were gone when their part was encoded.
+    settled.retain(|_, removed| removed.0 > 0);
     let version_1_below = reader.take::<U64>()?.get();
     let sequence = Sequence(head.sequence.get());
     if below.iter().chain(&cleared).chain([&sequence]).any(|sequence| sequence.0 > NUMBER_MAX) {

@@ -7,7 +7,8 @@
 use super::UpgradeError;
 use crate::command::Sequence;
 use crate::engine::OpenProgress;
-use crate::engine::checkpoint::stream::{IndexEncoder, encode_map, page_context};
+use crate::engine::checkpoint::map_encoder::MapEncoder;
+use crate::engine::checkpoint::stream::{IndexEncoder, page_context};
 use crate::ftl::Ftl;
 use crate::ftl::recovering::RecoveringFtl;
 use crate::index::SEGMENTS;
@@ -18,7 +19,6 @@ use crate::media::file::{FileMedia, FileUpgrade, StartupFile, TransferRing};
 use crate::media::geometry::{BlockId, PAGE_DATA_BYTES, PAGES_PER_BLOCK, PageAddress};
 use crate::media::{Media, PAGE_SPARE_BYTES};
 use headwater_dma::frame::FRAME_BYTES;
-use headwater_host::copy::crc32c;
 
 /// Writes the map and the index. The epoch is above every one that version 1 used; it numbers the checkpoint too, so that a
 /// page that an interrupted upgrade left elsewhere is not taken for one of this checkpoint.
@@ -34,7 +34,6 @@ pub(super) fn write_checkpoint<R: TransferRing, F: StartupFile>(
     let start = epoch << EPOCH_SHIFT;
     let root =
         CheckpointRoot { number: epoch, start_order: start, start: Tick(start), ..CheckpointRoot::default() };
-    let map = encode_map(ftl, &root);
     let mut file = CheckpointFile {
         upgrade,
         number: epoch,
@@ -45,9 +44,9 @@ pub(super) fn write_checkpoint<R: TransferRing, F: StartupFile>(
         page: 0,
         page_next: 0,
     };
-    let first = file.write_map(&map)?;
+    let first = file.write_map(ftl, &root)?;
     // Where room is short one copy of the map must do until the next checkpoint.
-    let second = if free < needed { first } else { file.write_map(&map)? };
+    let second = if free < needed { first } else { file.write_map(ftl, &root)? };
     let index = file.write_index(ftl, progress)?;
     file.end_block()?;
     Ok(CheckpointRoot { maps: [first, second], index, ..root })
@@ -73,11 +72,22 @@ struct CheckpointFile<'a, F, B> {
 
 impl<F: StartupFile, B: Iterator<Item = (BlockId, u64)>> CheckpointFile<'_, F, B> {
     /// Writes a copy of the map, which shares no block with the other one.
-    fn write_map(&mut self, map: &[u8]) -> Result<StreamExtent, UpgradeError> {
+    fn write_map<M: Media>(
+        &mut self,
+        ftl: &Ftl<M>,
+        root: &CheckpointRoot,
+    ) -> Result<StreamExtent, UpgradeError> {
         self.end_block()?;
         let first = self.page_next;
-        map.chunks(PAGE_DATA_BYTES).try_for_each(|data| self.write_page(data))?;
-        Ok(StreamExtent { first, pages: self.page_next - first, crc: crc32c(0, map) })
+        let mut encoder = MapEncoder::new(ftl, root);
+        let mut data = [0; PAGE_DATA_BYTES];
+        while !encoder.is_written() {
+            encoder.fill(ftl, usize::MAX);
+            let used = encoder.buffer().copy_page(&mut data);
+            self.write_page(&data[..used])?;
+            encoder.buffer().consume(used);
+        }
+        Ok(StreamExtent { first, pages: self.page_next - first, crc: encoder.buffer().crc() })
     }
 
     fn write_index<M: Media>(
@@ -89,8 +99,8 @@ impl<F: StartupFile, B: Iterator<Item = (BlockId, u64)>> CheckpointFile<'_, F, B
         let mut encoder = IndexEncoder::new();
         let mut data = [0; PAGE_DATA_BYTES];
         let (mut segment, mut is_encoded) = (0, false);
-        while !is_encoded || encoder.buffered() > 0 {
-            while !is_encoded && encoder.buffered() < PAGE_DATA_BYTES {
+        while !is_encoded || encoder.buffer().len() > 0 {
+            while !is_encoded && encoder.buffer().len() < PAGE_DATA_BYTES {
                 if segment < SEGMENTS {
                     segment += encoder.push_segments(&ftl.index().hashed, segment);
                     progress(OpenProgress { stage: "write", done: segment as u64, total: SEGMENTS as u64 });
@@ -99,11 +109,11 @@ impl<F: StartupFile, B: Iterator<Item = (BlockId, u64)>> CheckpointFile<'_, F, B
                     is_encoded = true;
                 }
             }
-            let used = encoder.copy_page(&mut data);
+            let used = encoder.buffer().copy_page(&mut data);
             self.write_page(&data[..used])?;
-            encoder.consume(used);
+            encoder.buffer().consume(used);
         }
-        Ok(StreamExtent { first, pages: self.page_next - first, crc: encoder.crc() })
+        Ok(StreamExtent { first, pages: self.page_next - first, crc: encoder.buffer().crc() })
     }
 
     fn write_page(&mut self, data: &[u8]) -> Result<(), UpgradeError> {
