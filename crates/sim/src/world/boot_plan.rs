@@ -44,7 +44,7 @@ impl<E> SimWorld<'_, E> {
         let loses_cells = self.config.switches.cell_losses == FeatureUse::Some && self.rng.u8(0..4) == 0;
         // An opening that was cut off wrote no new records: the loss of the other side behind it is a second fault. So is that
         // of one side where the medium lies, or lied before: it may have set the other copy back.
-        let has_lied = self.config.honesty != MediumHonesty::Honest && boot >= self.config.faulty_boot;
+        let has_lied = self.config.honesty == MediumHonesty::Lying && boot >= self.config.faulty_boot;
         if loses_cells && plan.resting.is_none() && !self.has_lost_cells && !has_lied {
             self.has_lost_cells = true;
             plan.resting = Some(RestingFault::SideZeroed);
