@@ -92,9 +92,9 @@ impl PageReads {
     /// Adds a waiter for a page, and queues a read of the page if none is in flight.
     pub(super) fn request(&mut self, page: PageAddress, waiter: ReadWaiter, blocks: &BlockTable) {
         let order = blocks.get(page.block).order;
+        let repeated = self.unproven.remove(&page);
         let reading = self.in_flight.entry(page).or_insert_with(|| {
             self.queue.push_back(page);
-            let repeated = self.unproven.remove(&page);
             PageRead { order, waiters: Vec::new(), submitted: false, repeated }
         });
         reading.waiters.push(waiter);

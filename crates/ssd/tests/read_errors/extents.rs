@@ -1,25 +1,21 @@
 //! Reads of extents that fail or return other bytes: the page is read again by itself, and its neighbours are not.
 
-use crate::failing_media::FailingMedia;
+use crate::failing_media::{EIO, FailingMedia};
 use crate::host::ReadErrorHost;
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::engine::{DeviceConfig, FailedRead};
-use headwater_ssd::media::PageAddress;
-
-/// `EIO`: an input or output error.
-const EIO: i32 = 5;
-const PAGE: usize = 4_096;
-const EXTENT: usize = 64 * PAGE;
+use headwater_ssd::limits::EXTENT_BYTES;
+use headwater_ssd::media::{PAGE_DATA_BYTES, PageAddress};
 
 /// Returns a value of two extents and a rest, of which every page begins with the value's mark and its number.
 fn long(mark: char) -> Vec<u8> {
     let mut value = Vec::new();
-    while value.len() < 2 * EXTENT + 1_000 {
-        let start = page_start(mark, value.len() / PAGE);
+    while value.len() < 2 * EXTENT_BYTES + 1_000 {
+        let start = page_start(mark, value.len() / PAGE_DATA_BYTES);
         value.extend_from_slice(&start);
-        value.resize(value.len() + PAGE - start.len(), b'x');
+        value.resize(value.len() + PAGE_DATA_BYTES - start.len(), b'x');
     }
-    value.truncate(2 * EXTENT + 1_000);
+    value.truncate(2 * EXTENT_BYTES + 1_000);
     value
 }
 
@@ -38,7 +34,7 @@ fn cold_host() -> ReadErrorHost {
 
 /// Returns the pages of the extents of the first value, in order.
 fn extent_pages(media: &FailingMedia) -> Vec<PageAddress> {
-    (0..2 * EXTENT / PAGE).map(|number| media.page_with(&page_start('a', number))).collect()
+    (0..2 * EXTENT_BYTES / PAGE_DATA_BYTES).map(|number| media.page_with(&page_start('a', number))).collect()
 }
 
 #[test]
