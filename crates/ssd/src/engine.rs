@@ -15,6 +15,7 @@ mod execute;
 mod held_spans;
 pub mod inspection;
 mod key_span;
+mod keyed_batch;
 mod open;
 mod operation;
 mod operation_slab;
@@ -23,12 +24,13 @@ pub(crate) mod progress;
 mod recovery;
 mod schedule;
 pub mod snapshot;
+mod submit;
 mod throttle;
 pub mod trace;
 pub mod upgrade;
 mod validate;
 
-use crate::command::{FrontEndId, NamespaceId, Sequence, SsdCommand, SsdCompletion, SubmitError};
+use crate::command::{FrontEndId, NamespaceId, Sequence, SsdCompletion};
 use crate::engine::checkpoint::Checkpointer;
 use crate::engine::execute::{ExecutionOutcome, ReleaseGate};
 use crate::engine::key_span::KeySpan;
@@ -36,7 +38,7 @@ use crate::engine::operation::{DeviceOperation, OperationWork};
 use crate::engine::operation_slab::OperationSlab;
 use crate::engine::trace::StageTracer;
 use crate::ftl::{Ftl, PumpOutcome, StallReason};
-use crate::limits::{NAMESPACES, OPERATIONS_MAX, UNTAKEN_BYTES_MAX};
+use crate::limits::{NAMESPACES, UNTAKEN_BYTES_MAX};
 use crate::log::page_reads::{EndedRead, ReadWaiter};
 use crate::media::{Media, MediaError};
 use crate::mutant::{Mutant, mutant};
@@ -51,6 +53,7 @@ use throttle::CommandThrottle;
 pub use crate::config::{
     DeviceConfig, DeviceStats, Durability, FailedOperation, FailedRead, FailedWrite, LossDigest, VictimPolicy,
 };
+pub use keyed_batch::KeyedBatch;
 pub use open::{OpenError, OpenReason, OpeningLosses, OpeningReads, StartTime};
 pub(crate) use open::{build_ftl, recover_readable};
 pub use progress::OpenProgress;
@@ -94,41 +97,6 @@ impl<M: Media> SsdDevice<M> {
             opening_reads: OpeningReads::default(),
             opening_losses: OpeningLosses::default(),
         }
-    }
-
-    /// Submits a command for a front end. `Ok` means that exactly one completion follows; `Err` means that none does.
-    ///
-    /// # Errors
-    /// [`SubmitError::Busy`] if the caller must retry, [`SubmitError::Refused`] for a command that can never work.
-    pub fn submit(
-        &mut self,
-        front_end: FrontEndId,
-        namespace: NamespaceId,
-        token: u64,
-        command: SsdCommand,
-    ) -> Result<(), SubmitError> {
-        self.check_limits(namespace, &command).map_err(SubmitError::Refused)?;
-        if self.operations.is_full() {
-            return Err(SubmitError::Busy(OPERATIONS_MAX));
-        }
-        let throttled = self.throttle.waiting > 0 || self.ftl.namespace_table().limits(namespace).is_some();
-        if throttled {
-            self.throttle.check_room(namespace, &command)?;
-        }
-        let mut operation =
-            DeviceOperation::new(front_end, token, namespace, OperationWork::Command(command), self.now);
-        operation.format = self.ftl.namespace_table().format(namespace);
-        operation.compute_spans(self.ftl.hasher()).map_err(SubmitError::Refused)?;
-        if !operation.is_checked() {
-            operation.check_part(self.batch_checks()).map_err(SubmitError::Refused)?;
-        }
-        let at = self.operations.insert(operation);
-        if throttled {
-            self.admit(at, namespace);
-        } else {
-            self.schedule.incoming.push_back(at);
-        }
-        Ok(())
     }
 
     /// Runs every stage as far as it can go at this time, without blocking. Returns true if any state changed.

@@ -82,6 +82,25 @@ impl BatchKeys {
         Self { hashes, filter, repeated: Vec::new(), writes, bytes: 0 }
     }
 
+    /// Returns the number of hashes.
+    pub(crate) fn len(&self) -> usize {
+        self.hashes.len()
+    }
+
+    /// Adds the hash of the next write's key.
+    #[inline]
+    pub(crate) fn push(&mut self, hash: KeyHash) {
+        if self.filter.insert(hash) {
+            self.repeated.push(hash);
+        }
+        self.hashes.push(hash);
+    }
+
+    /// Notes that the batch has no writes but those whose keys were added.
+    pub(crate) fn close(&mut self) {
+        self.writes = self.hashes.len();
+    }
+
     /// Returns true if all writes were checked.
     #[inline]
     pub(crate) fn is_whole(&self) -> bool {
@@ -103,11 +122,7 @@ impl BatchKeys {
         for chunk in part.chunks(CHUNK_WRITES) {
             self.bytes = check_writes(chunk, self.bytes, checks.limits)?;
             for write in chunk {
-                let hash = checks.hasher.hash(namespace, write.key());
-                if self.filter.insert(hash) {
-                    self.repeated.push(hash);
-                }
-                self.hashes.push(hash);
+                self.push(checks.hasher.hash(namespace, write.key()));
             }
         }
         // Only keys that share a hash may be the same.
@@ -118,7 +133,7 @@ impl BatchKeys {
     }
 
     /// Returns true if two keys share a hash.
-    fn share_hash(&self) -> bool {
+    pub(crate) fn share_hash(&self) -> bool {
         let repeated = HashFilter::from(&self.repeated[..]);
         let mut hashes: Vec<KeyHash> =
             self.hashes.iter().copied().filter(|hash| repeated.may_contain(*hash)).collect();

@@ -242,6 +242,7 @@ impl DeviceOperation {
             | SsdCommand::OpenValue { key, .. }
             | SsdCommand::Exist { key, .. }
             | SsdCommand::Delete { key, .. } => self.span = KeySpan::one(hasher.hash(namespace, key)),
+            SsdCommand::Batch { .. } if self.batch_keys.is_some() => {}
             SsdCommand::Batch { writes } if writes.len() > SHORT_BATCH_WRITES => {
                 self.batch_keys = Some(Box::new(BatchKeys::with_writes(writes.len())));
             }

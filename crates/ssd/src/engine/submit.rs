@@ -1,0 +1,84 @@
+//! The submission of commands.
+//!
+//! Input: commands of front ends. Output: operations in the queue of new ones, or in that of a namespace with limits.
+//! Invariant: an accepted command is inside the limits, and a refused one leaves no trace.
+
+use super::SsdDevice;
+use super::batch_keys::BatchKeys;
+use super::keyed_batch::KeyedBatch;
+use super::operation::{DeviceOperation, OperationWork};
+use crate::command::{FrontEndId, NamespaceId, SsdCommand, SubmitError};
+use crate::limits::OPERATIONS_MAX;
+use crate::media::Media;
+
+impl<M: Media> SsdDevice<M> {
+    /// Submits a command for a front end. `Ok` means that exactly one completion follows; `Err` means that none does.
+    ///
+    /// # Errors
+    /// [`SubmitError::Busy`] if the caller must retry, [`SubmitError::Refused`] for a command that can never work.
+    pub fn submit(
+        &mut self,
+        front_end: FrontEndId,
+        namespace: NamespaceId,
+        token: u64,
+        command: SsdCommand,
+    ) -> Result<(), SubmitError> {
+        self.submit_keyed(front_end, namespace, token, (command, None))
+    }
+
+    /// Submits a batch whose keys the front end had hashed with [`hash_keys`](Self::hash_keys). `Ok` means that exactly one
+    /// completion follows; `Err` means that none does.
+    ///
+    /// # Errors
+    /// Those of [`submit`](Self::submit).
+    pub fn submit_batch(
+        &mut self,
+        front_end: FrontEndId,
+        token: u64,
+        batch: KeyedBatch,
+    ) -> Result<(), SubmitError> {
+        let namespace = batch.namespace();
+        let parts = batch.into_parts(self.ftl.hasher(), self.batch_limits());
+        let (writes, keys) = parts.map_err(SubmitError::Refused)?;
+        self.submit_keyed(front_end, namespace, token, (SsdCommand::Batch { writes }, keys))
+    }
+
+    /// Hashes the keys of the writes that were appended to a batch since the last call.
+    pub fn hash_keys(&self, batch: &mut KeyedBatch) {
+        batch.hash_keys(self.ftl.hasher());
+    }
+
+    /// Submits a command, perhaps a batch whose keys are checked.
+    #[inline]
+    fn submit_keyed(
+        &mut self,
+        front_end: FrontEndId,
+        namespace: NamespaceId,
+        token: u64,
+        (command, keys): (SsdCommand, Option<Box<BatchKeys>>),
+    ) -> Result<(), SubmitError> {
+        self.check_limits(namespace, &command).map_err(SubmitError::Refused)?;
+        if self.operations.is_full() {
+            return Err(SubmitError::Busy(OPERATIONS_MAX));
+        }
+        let throttled = self.throttle.waiting > 0 || self.ftl.namespace_table().limits(namespace).is_some();
+        if throttled {
+            self.throttle.check_room(namespace, &command)?;
+        }
+        let mut operation =
+            DeviceOperation::new(front_end, token, namespace, OperationWork::Command(command), self.now);
+        operation.format = self.ftl.namespace_table().format(namespace);
+        operation.batch_keys = keys;
+        operation.compute_spans(self.ftl.hasher()).map_err(SubmitError::Refused)?;
+        if !operation.is_checked() {
+            operation.check_part(self.batch_checks()).map_err(SubmitError::Refused)?;
+        }
+        let at = self.operations.insert(operation);
+        if throttled {
+            self.admit(at, namespace);
+        } else {
+            self.schedule.incoming.push_back(at);
+        }
+        Ok(())
+    }
+}
