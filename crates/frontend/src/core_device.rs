@@ -7,7 +7,7 @@ use crate::counters::{RequestTrace, TraceStage};
 use headwater_host::clock::{Clock, Nanos, UnixMillis};
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::{FrontEndId, NamespaceId, SsdCommand, SsdCompletion, SubmitError};
-use headwater_ssd::engine::{DeviceStats, SsdDevice};
+use headwater_ssd::engine::{DeviceStats, KeyedBatch, SsdDevice};
 use headwater_ssd::media::{Media, PageAddress};
 use headwater_ssd::namespace::NamespaceKind;
 use std::os::fd::BorrowedFd;
@@ -70,6 +70,26 @@ pub trait CoreDevice: CoreWork {
         command: SsdCommand,
     ) -> Result<(), SubmitError>;
 
+    /// Submits a batch that a front end built in parts. After `Ok` exactly one completion follows; after `Err` none does.
+    ///
+    /// # Errors
+    /// Those of [`submit`](Self::submit).
+    fn submit_batch(
+        &mut self,
+        front_end: FrontEndId,
+        token: u64,
+        batch: KeyedBatch,
+    ) -> Result<(), SubmitError> {
+        let namespace = batch.namespace();
+        self.submit(front_end, namespace, token, SsdCommand::Batch { writes: batch.into_writes() })
+    }
+
+    /// Hashes the keys of the writes that were appended to a batch since the last call, so that the batch need not be checked
+    /// behind its submission, if the device can.
+    fn hash_keys(&self, batch: &mut KeyedBatch) {
+        let _ = batch;
+    }
+
     /// Returns true if a command that is submitted now is not refused as [`SubmitError::Busy`].
     fn has_room(&self, namespace: NamespaceId, command: &SsdCommand) -> bool;
 
@@ -111,6 +131,19 @@ impl<M: Media> CoreDevice for SsdDevice<M> {
             return Err(SubmitError::Refused(Status::INVALID_NAMESPACE));
         }
         Self::submit(self, front_end, namespace, token, command)
+    }
+
+    fn submit_batch(
+        &mut self,
+        front_end: FrontEndId,
+        token: u64,
+        batch: KeyedBatch,
+    ) -> Result<(), SubmitError> {
+        Self::submit_batch(self, front_end, token, batch)
+    }
+
+    fn hash_keys(&self, batch: &mut KeyedBatch) {
+        Self::hash_keys(self, batch);
     }
 
     fn has_room(&self, namespace: NamespaceId, command: &SsdCommand) -> bool {

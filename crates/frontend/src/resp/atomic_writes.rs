@@ -14,6 +14,7 @@ use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::{
     BatchWrite, NamespaceId, RecordExpiry, SsdCompletion, SubmitError, WriteCondition,
 };
+use headwater_ssd::engine::KeyedBatch;
 use headwater_ssd::limits::BATCH_WRITES_MAX;
 use std::hash::{BuildHasher as _, RandomState};
 
@@ -25,7 +26,6 @@ const SEARCHED_MAX: usize = 16;
 /// An atomic batch of writes.
 #[derive(Debug)]
 pub(crate) struct AtomicWrites {
-    namespace: NamespaceId,
     writes: UniqueWrites,
     /// The arguments that are not parsed yet.
     rest: Option<OwnedArguments>,
@@ -36,9 +36,7 @@ pub(crate) struct AtomicWrites {
 /// Writes in which each key occurs once.
 #[derive(Debug)]
 struct UniqueWrites {
-    writes: Vec<BatchWrite>,
-    /// Bytes of all writes, kept so that the step that submits them does not visit each one.
-    bytes: usize,
+    batch: KeyedBatch,
     condition: WriteCondition,
     /// The numbers of the writes by their keys; nothing iterates.
     numbers: HashTable<usize>,
@@ -47,28 +45,31 @@ struct UniqueWrites {
 }
 
 impl UniqueWrites {
-    fn new(pairs: usize, condition: WriteCondition) -> Self {
+    fn new(namespace: NamespaceId, pairs: usize, condition: WriteCondition) -> Self {
         let numbers = HashTable::with_capacity(if pairs > SEARCHED_MAX { pairs } else { 0 });
-        let writes = Vec::with_capacity(pairs);
-        Self { writes, bytes: 0, condition, numbers, hasher: RandomState::new() }
+        Self {
+            batch: KeyedBatch::with_room(namespace, pairs),
+            condition,
+            numbers,
+            hasher: RandomState::new(),
+        }
     }
 
     /// Adds the write of a key, or gives the key's write another value.
     fn put(&mut self, key: Bytes, value: Bytes) {
         let store = BatchWrite::Store { key, value, condition: self.condition, expiry: RecordExpiry::Never };
-        self.bytes += store.bytes();
         match self.number_of(store.key()) {
-            Some(at) => self.bytes -= std::mem::replace(&mut self.writes[at], store).bytes(),
-            None => self.writes.push(store),
+            Some(at) => self.batch.replace(at, store),
+            None => self.batch.push(store),
         }
     }
 
     /// Returns the number of a key's write. A key without one gets the next number.
     fn number_of(&mut self, key: &[u8]) -> Option<usize> {
         if self.numbers.capacity() == 0 {
-            return self.writes.iter().position(|write| write.key() == key);
+            return self.batch.writes().iter().position(|write| write.key() == key);
         }
-        let (writes, hasher) = (&self.writes, &self.hasher);
+        let (writes, hasher) = (self.batch.writes(), &self.hasher);
         let hash_of = |at: &usize| hasher.hash_one(writes[*at].key());
         match self.numbers.entry(hasher.hash_one(key), |at| writes[*at].key() == key, hash_of) {
             Entry::Occupied(at) => Some(*at.get()),
@@ -98,10 +99,10 @@ impl AtomicWrites {
         condition: WriteCondition,
     ) -> Self {
         let pairs = request.skip(1);
-        let mut writes = UniqueWrites::new(pairs.len() / 2, condition);
+        let mut writes = UniqueWrites::new(namespace, pairs.len() / 2, condition);
         let parsed = writes.put_part(&pairs);
         let rest = (parsed < pairs.len()).then(|| pairs.skip(parsed).to_owned());
-        Self { namespace, writes, rest, done: None, submitted: false }
+        Self { writes, rest, done: None, submitted: false }
     }
 
     /// Submits the device commands that are due.
@@ -112,6 +113,9 @@ impl AtomicWrites {
         if self.submitted {
             return DriveResult::Waiting;
         }
+        let batch = &mut self.writes.batch;
+        // In the steps of the parser, so that no turn hashes all keys.
+        context.device.hash_keys(batch);
         if let Some(rest) = &mut self.rest {
             let parsed = self.writes.put_part(&rest.as_request());
             if !rest.skip(parsed) {
@@ -119,15 +123,15 @@ impl AtomicWrites {
             }
             return DriveResult::Again;
         }
-        let writes = &mut self.writes.writes;
-        if writes.len() > BATCH_WRITES_MAX {
-            return DriveResult::Done(errors::batch_of_too_many(writes.len()).into());
+        let count = batch.writes().len();
+        if count > BATCH_WRITES_MAX {
+            return DriveResult::Done(errors::batch_of_too_many(count).into());
         }
-        let (bytes, bytes_max) = (self.writes.bytes, context.device.batch_bytes_max());
+        let (bytes, bytes_max) = (batch.bytes(), context.device.batch_bytes_max());
         if bytes > bytes_max {
             return DriveResult::Done(errors::batch_too_large(bytes, bytes_max).into());
         }
-        match context.submit_batch(self.namespace, writes) {
+        match context.submit_batch(batch) {
             Ok(()) => {
                 self.submitted = true;
                 DriveResult::Waiting
@@ -159,14 +163,14 @@ mod tests {
         let mut random = fastrand::Rng::with_seed(seed);
         // Keys are searched and looked up.
         for pairs in [1, SEARCHED_MAX, SEARCHED_MAX + 1, 500] {
-            let mut writes = UniqueWrites::new(pairs, WriteCondition::Always);
+            let mut writes = UniqueWrites::new(NamespaceId::FIRST, pairs, WriteCondition::Always);
             for pair in 0..pairs {
                 let key = Bytes::from(random.usize(..pairs.div_ceil(2)).to_string());
                 writes.put(key, vec![1; random.usize(..1_000)].into());
-                let sum: usize = writes.writes.iter().map(BatchWrite::bytes).sum();
-                assert_eq!(writes.bytes, sum, "seed {seed}, pair {pair} of {pairs}");
+                let sum: usize = writes.batch.writes().iter().map(BatchWrite::bytes).sum();
+                assert_eq!(writes.batch.bytes(), sum, "seed {seed}, pair {pair} of {pairs}");
             }
-            assert!(pairs == 1 || writes.writes.len() < pairs, "no write was replaced");
+            assert!(pairs == 1 || writes.batch.writes().len() < pairs, "no write was replaced");
         }
     }
 }

@@ -8,6 +8,7 @@ use super::limits::REPLY_SHARE_BYTES;
 use crate::core_device::CoreDevice;
 use bytes::Bytes;
 use headwater_ssd::command::{BatchWrite, NamespaceId, SsdCommand};
+use headwater_ssd::engine::KeyedBatch;
 use std::collections::BTreeMap;
 
 /// The writes of long values in flight.
@@ -33,17 +34,27 @@ impl LargeWrites {
     fn of_write(command: &SsdCommand) -> Vec<(Bytes, usize)> {
         match command {
             SsdCommand::Store { key, value, .. } => vec![(key.clone(), value.len())],
-            SsdCommand::Batch { writes } => writes
-                .iter()
-                .filter_map(|write| match write {
-                    BatchWrite::Store { key, value, .. } if value.len() > REPLY_SHARE_BYTES => {
-                        Some((key.clone(), value.len()))
-                    }
-                    _ => None,
-                })
-                .collect(),
+            SsdCommand::Batch { writes } => Self::of_writes(writes),
             _ => Vec::new(),
         }
+    }
+
+    /// Returns the long values of a batch, whose writes are visited only if there may be any.
+    pub(crate) fn of_batch(batch: &KeyedBatch) -> Vec<(Bytes, usize)> {
+        if batch.value_bytes_max() <= REPLY_SHARE_BYTES {
+            return Vec::new();
+        }
+        Self::of_writes(batch.writes())
+    }
+
+    fn of_writes(writes: &[BatchWrite]) -> Vec<(Bytes, usize)> {
+        let long = writes.iter().filter_map(|write| match write {
+            BatchWrite::Store { key, value, .. } if value.len() > REPLY_SHARE_BYTES => {
+                Some((key.clone(), value.len()))
+            }
+            _ => None,
+        });
+        long.collect()
     }
 
     /// Counts the long values of a submitted command.

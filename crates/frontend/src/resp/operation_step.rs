@@ -12,8 +12,10 @@ use super::reply_budget::{ReplyAccount, ReplyVerdict};
 use super::state::{OperationRef, RespState};
 use super::transaction::WatchedKeys;
 use crate::core_device::CoreDevice;
+use bytes::Bytes;
 use headwater_host::clock::Nanos;
-use headwater_ssd::command::{BatchWrite, NamespaceId, SsdCommand, SubmitError};
+use headwater_ssd::command::{NamespaceId, SsdCommand, SubmitError};
+use headwater_ssd::engine::KeyedBatch;
 
 /// The largest number of a part: what a token has room for beside the connection and the slot.
 const PART_MAX: u32 = 0xFF_FFFF;
@@ -73,26 +75,31 @@ impl<S: CoreDevice> OperationContext<'_, S> {
         let token = self.token | u64::from(part);
         let long = LargeWrites::of(&command);
         self.device.submit(self.shared.front_end, namespace, token, command)?;
-        self.shared.large_writes.begin(token, namespace, long);
-        self.shared.in_flight += 1;
-        *self.in_flight += 1;
+        self.note_submitted(token, namespace, long);
         Ok(())
     }
 
     /// Submits a batch as the only part of the operation. Takes the writes, unless the device has no room.
-    pub(crate) fn submit_batch(
-        &mut self,
-        namespace: NamespaceId,
-        writes: &mut Vec<BatchWrite>,
-    ) -> Result<(), SubmitError> {
-        let command = SsdCommand::Batch { writes: std::mem::take(writes) };
-        if self.shared.in_flight < IN_FLIGHT_MAX && self.device.has_room(namespace, &command) {
-            return self.submit(0, namespace, command);
+    pub(crate) fn submit_batch(&mut self, batch: &mut KeyedBatch) -> Result<(), SubmitError> {
+        let namespace = batch.namespace();
+        // There is room for every batch or for none.
+        let has_room = self.device.has_room(namespace, &SsdCommand::Batch { writes: Vec::new() });
+        if self.shared.in_flight >= IN_FLIGHT_MAX || !has_room {
+            return Err(SubmitError::Busy(IN_FLIGHT_MAX));
         }
-        if let SsdCommand::Batch { writes: all } = command {
-            *writes = all;
-        }
-        Err(SubmitError::Busy(IN_FLIGHT_MAX))
+        let long = LargeWrites::of_batch(batch);
+        let batch = std::mem::replace(batch, KeyedBatch::with_room(namespace, 0));
+        self.device.submit_batch(self.shared.front_end, self.token, batch)?;
+        self.note_submitted(self.token, namespace, long);
+        Ok(())
+    }
+
+    /// Counts a submitted command, which writes these long values.
+    #[inline]
+    fn note_submitted(&mut self, token: u64, namespace: NamespaceId, long: Vec<(Bytes, usize)>) {
+        self.shared.large_writes.begin(token, namespace, long);
+        self.shared.in_flight += 1;
+        *self.in_flight += 1;
     }
 
     /// Returns true if an operation that holds `held` bytes of its reply may take `more`. If not, the connection is run

@@ -13,7 +13,7 @@ use headwater_ssd::command::{
     BatchWrite, FrontEndId, ListPosition, ListedKey, NamespaceId, ReadRelease, RecordExpiry, Sequence,
     SsdCommand, SsdCompletion, SubmitError, ValueSink, ValueSource, WriteCondition,
 };
-use headwater_ssd::engine::DeviceStats;
+use headwater_ssd::engine::{DeviceStats, KeyedBatch};
 use std::collections::{BTreeMap, VecDeque};
 
 #[derive(Clone, Debug)]
@@ -42,6 +42,8 @@ pub(crate) struct KvDeviceModel {
     durable: u64,
     /// Maximum number of commands in flight.
     pub(crate) in_flight_max: usize,
+    /// Writes whose keys were hashed last.
+    hashed: std::cell::Cell<usize>,
     /// True if another front end writes between the commands of this one.
     pub(crate) rewriting: bool,
     /// True if a reader of a value ends when the value is replaced.
@@ -65,6 +67,7 @@ impl KvDeviceModel {
             sequence: 0,
             durable: 0,
             in_flight_max,
+            hashed: std::cell::Cell::default(),
             rewriting: false,
             gives_up_readers: false,
             flushing: true,
@@ -415,6 +418,15 @@ impl CoreDevice for KvDeviceModel {
         }
         self.queue.push_back(QueuedCommand { namespace, token, command });
         Ok(())
+    }
+
+    fn submit_batch(&mut self, of: FrontEndId, token: u64, all: KeyedBatch) -> Result<(), SubmitError> {
+        assert_eq!(self.hashed.get(), all.writes().len(), "keys of a batch are left for the device to hash");
+        self.submit(of, all.namespace(), token, SsdCommand::Batch { writes: all.into_writes() })
+    }
+
+    fn hash_keys(&self, batch: &mut KeyedBatch) {
+        self.hashed.set(batch.writes().len());
     }
 
     fn has_room(&self, _namespace: NamespaceId, _command: &SsdCommand) -> bool {
