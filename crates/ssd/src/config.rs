@@ -189,6 +189,10 @@ pub struct DeviceStats {
     pub tombstone_bytes: u64,
     /// Bytes of DRAM the index takes now.
     pub index_bytes: u64,
+    /// Bytes that the mover moved in jobs of at least 16 KiB ([`headwater_dma::mover::LARGE_JOB_BYTES`]).
+    pub moved_in_large_jobs: u64,
+    /// Bytes that the mover moved in smaller jobs.
+    pub moved_in_small_jobs: u64,
     /// Operations whose pages were all in device memory.
     pub cache_hits: u64,
     /// Pages that operations had to wait for.

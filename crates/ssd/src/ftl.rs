@@ -468,6 +468,8 @@ impl<M: Media> Ftl<M> {
         stats.index_bytes = self.index().bytes();
         stats.capacity_bytes = self.capacity_with(0);
         stats.commits = self.commit.commits();
+        let moved = self.flash.mover_counters();
+        (stats.moved_in_large_jobs, stats.moved_in_small_jobs) = (moved.large_bytes, moved.small_bytes);
         let (errors, last) = self.flash.read_errors();
         stats.read_errors += errors;
         stats.damaged_pages = self.flash.damaged_pages();

@@ -140,6 +140,20 @@ impl ClientSegments {
         crc
     }
 
+    /// Returns `bytes` bytes of the range from offset `skip` on, as far as it extends, as a range of their own.
+    #[must_use]
+    pub fn part(&self, skip: usize, bytes: usize) -> Self {
+        let mut part = Self::default();
+        for piece in self.first.iter().chain(&self.rest) {
+            let jump = skip.saturating_sub(piece.data_offset).min(piece.bytes);
+            let here = (piece.bytes - jump).min(bytes - part.bytes);
+            if here > 0 {
+                part.push(piece.region.clone(), piece.offset + jump, here);
+            }
+        }
+        part
+    }
+
     /// Appends the device addresses of the range to `into`, in data order. They exist for regions registered [with a
     /// device mapping](super::ClientMemory::register_mapped), and are valid as long as `self` is held.
     ///

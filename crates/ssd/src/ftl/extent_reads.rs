@@ -1,16 +1,18 @@
 //! Reads of values that lie in extents: in runs of pages past the page cache, each page by its own proof.
 //!
-//! Input: a record with extents, and a range of its value. Output: the bytes, in order; or the runs that must be read first.
+//! Input: a record with extents, and a range of its value. Output: the bytes in a sink; or the runs that must be read first.
 //! Invariant: a byte is returned only from an intact page of the life of its block that the record names, or from the rest of
 //! the value in an intact record.
 
 use super::{Ftl, RecordPieces, StallReason};
 use crate::log::extent_list::Extent;
 use crate::log::extent_reads::{ExtentRun, ReadRun};
+use crate::log::flash_log::EXTENT_JOB_PAGES;
 use crate::log::record::{HEADER_BYTES, RecordAddress, RecordHeader};
 use crate::media::Media;
 use crate::media::geometry::{BLOCK_DATA_BYTES, BlockId, PAGE_DATA_BYTES, PAGE_SPARE_BYTES, PageAddress};
 use crate::mutant::{Mutant, mutant};
+use headwater_dma::mover::MoveMemory;
 use headwater_host::copy::prefetch;
 use headwater_host::width::narrow;
 use std::ops::Range;
@@ -41,15 +43,15 @@ enum ExtentPage {
 }
 
 impl<M: Media> Ftl<M> {
-    /// Passes a range of a value's bytes, which lies within the value and has at most
-    /// [`range_bytes_max`](Self::range_bytes_max) of them, to `each`, piece by piece, in order. A call that stalls
-    /// may have passed some: the caller drops them.
+    /// Copies a range of a value's bytes, which lies within the value and has at most
+    /// [`range_bytes_max`](Self::range_bytes_max) of them, to a sink, from offset `to` on. A call that stalls may have copied
+    /// some: the caller drops them.
     pub(crate) fn read_range(
         &mut self,
         address: RecordAddress,
         header: &RecordHeader,
         range: Range<usize>,
-        mut each: impl FnMut(&[u8]),
+        (sink, mut to): (&mut MoveMemory, usize),
     ) -> Result<RangeRead, StallReason> {
         let in_extents = range.start..range.end.min(header.extent_bytes());
         let runs = if in_extents.is_empty() {
@@ -70,55 +72,79 @@ impl<M: Media> Ftl<M> {
         }
         self.check_runs(&runs)?;
         let mut at = in_extents.start;
-        for (run, nth) in runs.iter().flat_map(|run| (0..run.pages).map(move |nth| (run, nth))) {
-            let from = at % PAGE_DATA_BYTES;
-            let to = PAGE_DATA_BYTES.min(in_extents.end - (at - from));
-            if self.pass_page((run, nth), from..to, &mut each)? == RangeRead::Damaged {
-                return Ok(RangeRead::Damaged);
+        for run in &runs {
+            let mut nth = 0;
+            while nth < run.pages {
+                let Some((pages, place)) = self.prove_pages(run, nth)? else {
+                    return Ok(RangeRead::Damaged);
+                };
+                let from = at % PAGE_DATA_BYTES;
+                let end = (usize::from(pages) * PAGE_DATA_BYTES).min(from + in_extents.end - at);
+                self.copy_pages((run.page(nth), place, pages), from..end, (sink, to));
+                (at, to) = (at + end - from, to + end - from);
+                nth += pages;
             }
-            at += to - from;
         }
         let mut left = rest.len();
         for piece in RecordPieces::new(self, address, skip, rest.len()) {
             let piece = piece.map_err(|page| self.stall_for(vec![page]))?;
             left -= piece.len();
-            each(piece);
+            sink.put(to, piece);
+            to += piece.len();
         }
         Ok(if left == 0 { RangeRead::Done } else { RangeRead::Damaged })
     }
 
-    /// Proves a page and passes a part of it on, while its bytes are close to the processor.
-    fn pass_page(
-        &mut self,
-        (run, nth): (&ExtentRun, u8),
-        part: Range<usize>,
-        each: &mut impl FnMut(&[u8]),
-    ) -> Result<RangeRead, StallReason> {
+    /// Proves the next pages of a run that lie together in memory, as many as one job of the mover copies. Returns their number,
+    /// and the place of the first; `None` if it is damaged.
+    fn prove_pages(&mut self, run: &ExtentRun, nth: u8) -> Result<Option<(u8, ExtentPage)>, StallReason> {
         let page = run.page(nth);
-        match self.place_of(run.extent, page) {
+        let place = self.place_of(run.extent, page);
+        match place {
             ExtentPage::InRun(at, in_run) => {
-                let bytes = self.read_runs[at].page(in_run).unwrap_or_default();
-                if let Some(next) = self.read_runs[at].page(in_run + 1) {
-                    // The processor's own prefetch ends with the page.
-                    prefetch(&next[..PREFETCH_BYTES]);
-                    prefetch(&next[PAGE_DATA_BYTES..PAGE_DATA_BYTES + PAGE_SPARE_BYTES]);
+                let most = (run.pages - nth).min(narrow(EXTENT_JOB_PAGES));
+                let mut pages = 0;
+                while let Some(bytes) = self.read_runs[at].page(in_run + pages).filter(|_| pages < most) {
+                    if let Some(next) = self.read_runs[at].page(in_run + pages + 1) {
+                        // The processor's own prefetch ends with the page.
+                        prefetch(&next[..PREFETCH_BYTES]);
+                        prefetch(&next[PAGE_DATA_BYTES..PAGE_DATA_BYTES + PAGE_SPARE_BYTES]);
+                    }
+                    let is_proven = self.proof().holds(bytes, run.page(nth + pages), run.extent.order);
+                    if !is_proven && !mutant(Mutant::ExtentPageNotProven) {
+                        break;
+                    }
+                    pages += 1;
                 }
-                if self.proof().holds(bytes, page, run.extent.order) || mutant(Mutant::ExtentPageNotProven) {
-                    each(&bytes[part]);
-                    return Ok(RangeRead::Done);
+                if pages > 0 {
+                    return Ok(Some((pages, place)));
                 }
                 // It may have been another page: it is read once more, by itself.
                 self.flash.give_up_page(&mut self.read_runs[at], in_run);
                 Err(self.stall_for(vec![page]))
             }
             ExtentPage::InMemory => {
-                match self.page(page).filter(|bytes| self.is_proven_extent(bytes, page)) {
-                    Some(bytes) => each(&bytes[part]),
-                    None => return Ok(RangeRead::Damaged),
-                }
-                Ok(RangeRead::Done)
+                let is_proven = self.page(page).is_some_and(|bytes| self.is_proven_extent(bytes, page));
+                Ok(is_proven.then_some((1, place)))
             }
             ExtentPage::Failed | ExtentPage::Missing => Err(self.stall_for(vec![page])),
+        }
+    }
+
+    /// Copies a part of the bytes of proven pages to a sink.
+    fn copy_pages(
+        &mut self,
+        (first, place, pages): (PageAddress, ExtentPage, u8),
+        part: Range<usize>,
+        (sink, to): (&mut MoveMemory, usize),
+    ) {
+        if let ExtentPage::InRun(at, in_run) = place {
+            let last = part.end - usize::from(pages - 1) * PAGE_DATA_BYTES;
+            let range = (in_run..in_run + pages, part.start, last);
+            self.flash.copy_run_pages(&mut self.read_runs[at], range, (sink, to));
+        } else {
+            let bytes = self.page(first).expect("a proven page is in memory");
+            sink.put(to, &bytes[part]);
         }
     }
 

@@ -9,12 +9,13 @@
 
 use super::value_extents::bytes_of_extents;
 use super::{FoundRecord, Ftl, NewRecord, StallReason};
-use crate::command::{NamespaceId, Sequence};
+use crate::command::{NamespaceId, Sequence, ValueSource};
 use crate::index::IndexEntry;
 use crate::limits::COPY_PART_BYTES;
 use crate::log::RecordSource;
 use crate::log::extent_list::{Extent, decode, encode};
 use crate::log::extent_writes::ExtentWriter;
+use crate::log::flash_log::EXTENT_JOB_PAGES;
 use crate::log::record::{
     EXTENT_ENTRY_BYTES, HEADER_BYTES, RecordAddress, RecordHeader, UNIT_BYTES, record_units,
 };
@@ -73,21 +74,25 @@ impl<M: Media> Ftl<M> {
     pub(crate) fn fill_extents(
         &mut self,
         store: &mut ExtentStore,
-        value: RecordSource<'_>,
+        value: &ValueSource,
     ) -> Result<(), StallReason> {
         let pages = store.count * PAGES_PER_BLOCK;
-        for _ in 0..PAGES_PER_TURN.min(pages - store.pages) {
+        let end = pages.min(store.pages + PAGES_PER_TURN);
+        while store.pages < end {
             let (nth, page) = (store.pages / PAGES_PER_BLOCK, store.pages % PAGES_PER_BLOCK);
             if nth == store.extents.len() {
                 self.open_extent(store)?;
             }
-            self.check_extent_page(store.writer)?;
+            let wanted = EXTENT_JOB_PAGES.min(end - store.pages).min(PAGES_PER_BLOCK - page);
+            let now = self.extent_pages_now(store.writer, wanted)?;
             let (extent, at) = (store.extents[nth], store.pages * PAGE_DATA_BYTES);
-            if !self.flash.fill_extent_page(store.writer, (extent, narrow(page)), (value, at)) {
+            let range = (extent, narrow(page), narrow(now));
+            let filled = usize::from(self.flash.fill_extent_pages(store.writer, range, (value, at)));
+            if filled == 0 {
                 return Err(StallReason::Room { blocks: 0 });
             }
-            store.pages += 1;
-            if page + 1 == PAGES_PER_BLOCK {
+            store.pages += filled;
+            if page + filled == PAGES_PER_BLOCK {
                 self.flash.close_extent(extent);
             }
         }
@@ -111,16 +116,18 @@ impl<M: Media> Ftl<M> {
         Ok(())
     }
 
-    /// Checks that a page of an extent finds a frame, and leaves those of a commit.
-    fn check_extent_page(&mut self, writer: ExtentWriter) -> Result<(), StallReason> {
+    /// Returns the number of pages of an extent, of those wanted, that find a frame now and leave those of a commit.
+    fn extent_pages_now(&mut self, writer: ExtentWriter, wanted: usize) -> Result<usize, StallReason> {
         let (own, all) = self.flash.extent_pages(writer);
         let most = WAITING_PAGES_MAX.min(self.page_cache().frames_max() / WAITING_SHARE);
         if all >= most {
             return Err(StallReason::ExtentPages);
         }
-        let frames = 1 + self.flash.frames_for_commit();
-        if self.flash.reserve_frames(frames) {
-            return Ok(());
+        let commit = self.flash.frames_for_commit();
+        for pages in [wanted.min(most - all), 1] {
+            if self.flash.reserve_frames(pages + commit) {
+                return Ok(pages);
+            }
         }
         Err(if own > 0 { StallReason::ExtentPages } else { StallReason::Room { blocks: 0 } })
     }

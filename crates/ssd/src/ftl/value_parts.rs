@@ -17,6 +17,7 @@ use crate::index::IndexEntry;
 use crate::log::record::{HEADER_BYTES, RecordAddress, RecordHeader};
 use crate::media::{BlockId, Media};
 use crate::mutant::{Mutant, mutant};
+use headwater_dma::mover::MoveMemory;
 use headwater_host::copy::{copy_crc32c, crc32c};
 use std::ops::Range;
 
@@ -114,8 +115,9 @@ impl<M: Media> Ftl<M> {
         let mut intact = range.start > 0 || self.is_intact(entry, &header)?;
         if intact {
             sink.reserve_exact(range.len());
-            let read =
-                self.read_range(address, &header, range.clone(), |piece| sink.extend_from_slice(piece));
+            let mut memory = MoveMemory::Vec(std::mem::take(sink));
+            let read = self.read_range(address, &header, range.clone(), (&mut memory, 0));
+            *sink = memory.into_vec().expect("the sink is a vector");
             if read.is_err() {
                 sink.clear();
             }

@@ -56,6 +56,17 @@ impl ReadRun {
     pub(crate) fn page(&self, nth: u8) -> Option<&[u8]> {
         self.frames.get(usize::from(nth))?.as_deref()
     }
+
+    /// Takes a page that was read, for a copy; [`put_frame`](Self::put_frame) puts it back.
+    pub(crate) fn take_frame(&mut self, nth: u8) -> Option<MediaFrame> {
+        self.frames.get_mut(usize::from(nth))?.take()
+    }
+
+    /// Puts a page back that was taken.
+    pub(crate) fn put_frame(&mut self, nth: u8, frame: MediaFrame) {
+        let before = self.frames[usize::from(nth)].replace(frame);
+        assert!(before.is_none(), "two frames for one page of a run");
+    }
 }
 
 /// The end of the reads of a run.

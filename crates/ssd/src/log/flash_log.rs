@@ -10,6 +10,8 @@ mod drafts;
 mod extents;
 mod read_errors;
 
+pub(crate) use extents::EXTENT_JOB_PAGES;
+
 use crate::command::Sequence;
 use crate::config::{FailedOperation, FailedWrite};
 use crate::log::blocks::BlockTable;
@@ -29,6 +31,7 @@ use crate::media::token::MediaPurpose;
 use crate::media::{CellNumber, Media, MediaCompletion, MediaError, MediaOp, MediaTraits};
 use crate::mutant::{Mutant, mutant};
 use headwater_dma::frame::MediaFrame;
+use headwater_dma::mover::{MoveJob, Mover};
 use headwater_dma::pool::Pool;
 use headwater_host::clock::Nanos;
 
@@ -70,6 +73,9 @@ pub(crate) struct FlashLog<M> {
     reads: PageReads,
     extent_reads: ExtentReads,
     extents: ExtentWrites,
+    /// Moves the bytes of extents, and a job to reuse.
+    mover: Mover,
+    move_job: MoveJob,
     /// Error of a failed program, erase or flush. From then on nothing is guaranteed, so no command is accepted.
     failure: Option<MediaError>,
     failed_write: Option<FailedWrite>,
@@ -95,6 +101,8 @@ impl<M: Media> FlashLog<M> {
             reads: PageReads::new(PageProof::new(traits, 0)),
             extent_reads: ExtentReads::default(),
             extents: ExtentWrites::default(),
+            mover: Mover::default(),
+            move_job: MoveJob::new(),
             failure: None,
             failed_write: None,
             read_errors: 0,

@@ -66,6 +66,18 @@ impl SnapshotCollector {
             device.capacity_bytes,
         )?;
         gauge(encoder, "index_bytes", "DRAM of the index", device.index_bytes)?;
+        counter(
+            encoder,
+            "moved_in_large_jobs_bytes",
+            "Bytes of values that the mover moved in jobs of at least 16 KiB",
+            device.moved_in_large_jobs,
+        )?;
+        counter(
+            encoder,
+            "moved_in_small_jobs_bytes",
+            "Bytes of values that the mover moved in smaller jobs",
+            device.moved_in_small_jobs,
+        )?;
         counter(encoder, "cache_hits", "Page reads answered from device DRAM", device.cache_hits)?;
         counter(encoder, "cache_misses", "Page reads that went to the media", device.cache_misses)?;
         counter(encoder, "damaged_records", "Records whose checksum did not match", device.damaged)?;

@@ -33,7 +33,7 @@ pub(super) fn store<M: Media>(
         }
     }
     let store = progress.get_or_insert_with(|| ftl.begin_extents(extents));
-    ftl.fill_extents(store, RecordSource::of(value))?;
+    ftl.fill_extents(store, value)?;
     ftl.check_client_room(in_log)?;
     let rest = rest_of(value, extents * BLOCK_DATA_BYTES);
     if staged_value::is_lost(value) {

@@ -11,6 +11,7 @@ use crate::index::IndexEntry;
 use crate::limits::COPY_PART_BYTES;
 use crate::log::record::RecordHeader;
 use crate::media::Media;
+use headwater_dma::mover::MoveMemory;
 
 /// Reads the next part of a value, of which the sink receives at most `bytes_max` bytes. Returns true if what was read is
 /// intact, once all is read.
@@ -40,21 +41,24 @@ pub(super) fn read_part<M: Media>(
     };
     let part_bytes = COPY_PART_BYTES.min(ftl.range_bytes_max());
     let range = before.bytes_done..wanted.min(before.bytes_done + part_bytes);
-    let mut at = range.start;
     let end = range.end;
-    let read = ftl.read_range(entry.address, header, range, |piece| {
-        match sink {
-            ValueSink::Bytes(bytes) => bytes.extend_from_slice(piece),
-            ValueSink::Client(segments) => _ = segments.copy_out(at, piece),
-        }
-        at += piece.len();
-    });
+    let (mut memory, to) = match sink {
+        ValueSink::Bytes(bytes) => (MoveMemory::Vec(std::mem::take(bytes)), None),
+        ValueSink::Client(segments) => (MoveMemory::Client(std::mem::take(segments)), Some(range.start)),
+    };
+    let start = memory.bytes();
+    let read = ftl.read_range(entry.address, header, range, (&mut memory, to.unwrap_or(start)));
+    match memory {
+        MoveMemory::Vec(bytes) => *sink = ValueSink::Bytes(bytes),
+        MoveMemory::Client(segments) => *sink = ValueSink::Client(segments),
+        _ => unreachable!("a sink is bytes or client memory"),
+    }
     if let (Err(_), ValueSink::Bytes(bytes)) = (&read, &mut *sink) {
-        bytes.truncate(bytes.len() - (at - before.bytes_done));
+        bytes.truncate(start);
     }
     if read? == RangeRead::Damaged {
         if let ValueSink::Bytes(bytes) = sink {
-            bytes.truncate(bytes.len() - at);
+            bytes.truncate(start - before.bytes_done);
         }
         *progress = None;
         return Ok(false);

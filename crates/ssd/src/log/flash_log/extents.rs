@@ -1,10 +1,10 @@
 //! Extents on the medium: their blocks are opened, filled page by page, and left out of the page cache.
 //!
-//! Input: bytes of values. Output: programs of their pages. Invariant: a page of an extent holds the order of its block, by
+//! Input: bytes of values. Output: programs of their pages; pages copied to their readers. Invariant: a page of an extent holds the order of its block, by
 //! which it proves itself; no page of one stays in device DRAM once its readers have copied it.
 
 use super::FlashLog;
-use crate::log::RecordSource;
+use crate::command::ValueSource;
 use crate::log::blocks::{BlockUse, FULL_PAGES};
 use crate::log::extent_list::Extent;
 use crate::log::extent_reads::{EndedRun, ExtentReads, ExtentRun, ReadRun};
@@ -13,8 +13,10 @@ use crate::log::page::{NO_RECORD, PAGE_CRC, PageKind, PageSpare, PagesBefore};
 use crate::log::prefix::Tick;
 use crate::media::geometry::{PAGE_DATA_BYTES, PageAddress};
 use crate::media::{Media, MediaError};
+use headwater_dma::mover::{MemoryPlace, MoveMemory, MoveStep, MoverCounters};
 use headwater_host::clock::Nanos;
-use headwater_host::copy::copy_crc32c;
+use headwater_host::width::narrow;
+use std::ops::Range;
 
 impl<M: Media> FlashLog<M> {
     /// Makes a writer of extents.
@@ -38,44 +40,97 @@ impl<M: Media> FlashLog<M> {
         self.extents.programmed_pages()
     }
 
-    /// Fills the next page of an extent with the bytes of a value from `at` on, and queues it for the medium. Returns false if
-    /// there is no frame. Memory that a client took away is noticed by the caller, who asks for it before the value counts.
+    /// Fills the next `pages` pages of an extent with the bytes of a value from `at` on, as one job of the mover, and queues them
+    /// for the medium. Returns how many it filled: fewer if there are not as many frames. Memory that a client took away is
+    /// noticed by the caller, who asks for it before the value counts.
     ///
     /// # Panics
-    /// The value has no whole page there.
-    pub(crate) fn fill_extent_page(
+    /// The value does not have as many whole pages there, or they are more than [`EXTENT_JOB_PAGES`].
+    pub(crate) fn fill_extent_pages(
         &mut self,
         writer: ExtentWriter,
-        (extent, page): (Extent, u8),
-        (value, at): (RecordSource<'_>, usize),
-    ) -> bool {
-        let Some(mut frame) = self.page_cache.take_frame() else {
-            return false;
+        (extent, first, pages): (Extent, u8, u8),
+        (value, at): (&ValueSource, usize),
+    ) -> u8 {
+        let mut job = std::mem::take(&mut self.move_job);
+        let bytes = usize::from(pages) * PAGE_DATA_BYTES;
+        assert!(usize::from(pages) <= EXTENT_JOB_PAGES, "{pages} pages for one job of the mover");
+        let source = match value {
+            ValueSource::Bytes(value) => job.add_memory(value.slice(at..at + bytes)),
+            ValueSource::Client(segments) => job.add_memory(segments.part(at, bytes)),
         };
-        let data = &mut frame[..PAGE_DATA_BYTES];
-        let crc = match value {
-            RecordSource::Bytes(bytes) => copy_crc32c(data, &bytes[at..at + PAGE_DATA_BYTES], 0),
-            RecordSource::Client(segments) => segments.copy_in_crc32c(at, data, 0).1,
-            RecordSource::Part { segments, offset, .. } => segments.copy_in_crc32c(offset + at, data, 0).1,
-        };
-        let address = PageAddress::new(extent.block, page);
-        let spare = PageSpare {
-            kind: PageKind::Extent,
-            address,
-            first: NO_RECORD,
-            used: PAGE_BYTES_USED,
-            order: extent.order,
-            tick: Tick(0),
-            open_sequence: self.blocks.get(extent.block).open_sequence,
-            durable: self.log.durable_claim(),
-            accepted: self.log.accepted(),
-            continues: self.blocks.order_next(),
-            before: PagesBefore::default(),
-        };
-        let seed = self.traits.checksum_seed;
-        spare.encode_sealed(&mut frame, PAGE_CRC.join(seed, crc), seed);
-        self.extents.push(writer, address, frame);
-        true
+        for nth in 0..usize::from(pages) {
+            let Some(frame) = self.page_cache.take_frame() else { break };
+            let frame = job.add_memory(frame);
+            job.add_step(MoveStep::CopyCrc32c {
+                from: MemoryPlace::new(source, nth * PAGE_DATA_BYTES).range(PAGE_DATA_BYTES),
+                to: MemoryPlace::new(frame, 0),
+                seed: 0,
+            });
+        }
+        self.mover.run(&mut job).expect("pages of a value are copied into frames");
+        let filled = narrow(job.steps().len());
+        let mut crcs = [0; EXTENT_JOB_PAGES];
+        for (nth, crc) in crcs.iter_mut().enumerate().take(job.steps().len()) {
+            *crc = job.crc32c(nth).expect("the step computes a checksum");
+        }
+        let frames = job.drain_memories().filter_map(MoveMemory::into_frame);
+        for ((page, crc), mut frame) in (first..).zip(crcs).zip(frames) {
+            let address = PageAddress::new(extent.block, page);
+            let seed = self.traits.checksum_seed;
+            let spare = PageSpare {
+                kind: PageKind::Extent,
+                address,
+                first: NO_RECORD,
+                used: PAGE_BYTES_USED,
+                order: extent.order,
+                tick: Tick(0),
+                open_sequence: self.blocks.get(extent.block).open_sequence,
+                durable: self.log.durable_claim(),
+                accepted: self.log.accepted(),
+                continues: self.blocks.order_next(),
+                before: PagesBefore::default(),
+            };
+            spare.encode_sealed(&mut frame, PAGE_CRC.join(seed, crc), seed);
+            self.extents.push(writer, address, frame);
+        }
+        self.move_job = job;
+        filled
+    }
+
+    /// Copies pages of a run, which the caller proved, to a sink as one job of the mover. The first page gives its bytes from
+    /// `from` on, the last one those before `to`.
+    pub(crate) fn copy_run_pages(
+        &mut self,
+        run: &mut ReadRun,
+        (pages, from, to): (Range<u8>, usize, usize),
+        (sink, at): (&mut MoveMemory, usize),
+    ) {
+        let mut job = std::mem::take(&mut self.move_job);
+        let target = job.add_memory(std::mem::take(sink));
+        let mut at = at;
+        for page in pages.clone() {
+            let frame = job.add_memory(run.take_frame(page).expect("a proven page is in its run"));
+            let from = if page == pages.start { from } else { 0 };
+            let to = if page + 1 == pages.end { to } else { PAGE_DATA_BYTES };
+            job.add_step(MoveStep::Copy {
+                from: MemoryPlace::new(frame, from).range(to - from),
+                to: MemoryPlace::new(target, at),
+            });
+            at += to - from;
+        }
+        self.mover.run(&mut job).expect("a range of a value is copied to a sink that has room for it");
+        let mut memories = job.drain_memories();
+        *sink = memories.next().expect("the job has its sink");
+        for (page, frame) in pages.zip(memories.filter_map(MoveMemory::into_frame)) {
+            run.put_frame(page, frame);
+        }
+        self.move_job = job;
+    }
+
+    /// Returns the counters of the mover.
+    pub(crate) fn mover_counters(&self) -> MoverCounters {
+        self.mover.counters()
     }
 
     /// Submits filled pages of extents to the medium. Returns true if any was submitted.
@@ -116,6 +171,9 @@ impl<M: Media> FlashLog<M> {
         self.blocks.close(extent.block, FULL_PAGES);
     }
 }
+
+/// Most pages of one job of the mover: 64 KiB stay in the second cache between the proof of a page and its copy.
+pub(crate) const EXTENT_JOB_PAGES: usize = 16;
 
 /// Bytes in use of a page of an extent: all.
 const PAGE_BYTES_USED: u16 = 4_096;

@@ -1,0 +1,30 @@
+//! Counters of the jobs that a mover did.
+
+/// The length from which a job is [large](MoverCounters::large_bytes): an engine could do it, and a smaller one is not worth a
+/// decision (the default of Fastmove; `docs/operating/devices.md`).
+pub const LARGE_JOB_BYTES: usize = 16 * 1_024;
+
+/// The jobs that a mover did, from its start on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MoverCounters {
+    /// Jobs of at least [`LARGE_JOB_BYTES`].
+    pub large_jobs: u64,
+    /// Bytes of their steps.
+    pub large_bytes: u64,
+    /// Smaller jobs.
+    pub small_jobs: u64,
+    /// Bytes of their steps.
+    pub small_bytes: u64,
+}
+
+impl MoverCounters {
+    pub(super) fn count(&mut self, bytes: usize) {
+        let (jobs, sum) = if bytes >= LARGE_JOB_BYTES {
+            (&mut self.large_jobs, &mut self.large_bytes)
+        } else {
+            (&mut self.small_jobs, &mut self.small_bytes)
+        };
+        *jobs += 1;
+        *sum += bytes as u64;
+    }
+}

@@ -1,0 +1,347 @@
+//! A job: steps over memories that it owns.
+//!
+//! Input: memories, then steps that name ranges of them. Output: a job that the mover runs, and that returns with its memories
+//! and one result a step. Invariant: every range of a checked job lies in its memory, and no step writes what it also reads;
+//! steps run in their order, each exactly once, wherever they run.
+//!
+//! A list of copies is a scatter or a gather, steps of several kinds are a sequence; both have one completion.
+
+use super::error::InvalidStep;
+use super::memory::MoveMemory;
+use headwater_host::copy::persist::DrainPromise;
+
+/// A byte in a memory of a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryPlace {
+    /// The memory, by its number in the job.
+    pub memory: usize,
+    /// The offset in it, in bytes.
+    pub offset: usize,
+}
+
+impl MemoryPlace {
+    /// Returns the place at an offset of a memory.
+    #[must_use]
+    pub const fn new(memory: usize, offset: usize) -> Self {
+        Self { memory, offset }
+    }
+
+    /// Returns the range of so many bytes that begins here.
+    #[must_use]
+    pub const fn range(self, bytes: usize) -> MemoryRange {
+        MemoryRange { start: self, bytes }
+    }
+}
+
+/// A range in a memory of a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryRange {
+    /// Its first byte.
+    pub start: MemoryPlace,
+    /// Its length in bytes.
+    pub bytes: usize,
+}
+
+/// One operation of a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MoveStep {
+    /// Copies a range.
+    Copy {
+        /// The bytes to copy.
+        from: MemoryRange,
+        /// The first byte of the copy.
+        to: MemoryPlace,
+    },
+    /// Copies a range and computes the CRC-32C of the bytes that arrive, in one pass.
+    CopyCrc32c {
+        /// The bytes to copy.
+        from: MemoryRange,
+        /// The first byte of the copy.
+        to: MemoryPlace,
+        /// The CRC of the preceding bytes, 0 at the start.
+        seed: u32,
+    },
+    /// Copies a range to two places.
+    Dualcast {
+        /// The bytes to copy.
+        from: MemoryRange,
+        /// The first bytes of the copies.
+        to: [MemoryPlace; 2],
+    },
+    /// Fills a range with one value.
+    Fill {
+        /// The bytes to write.
+        to: MemoryRange,
+        /// The value of each.
+        value: u8,
+    },
+    /// Compares two ranges.
+    Compare {
+        /// The first range.
+        range: MemoryRange,
+        /// The first byte of the second range, which has the same length.
+        with: MemoryPlace,
+    },
+    /// Computes the CRC-32C of a range.
+    Crc32c {
+        /// The bytes.
+        of: MemoryRange,
+        /// The CRC of the preceding bytes, 0 at the start.
+        seed: u32,
+    },
+    /// Writes the cache lines of a range back to memory, for bytes that are already there.
+    Flush {
+        /// The bytes.
+        of: MemoryRange,
+    },
+}
+
+impl MoveStep {
+    /// Returns the bytes that the step moves or reads.
+    #[must_use]
+    pub const fn bytes(&self) -> usize {
+        match self {
+            Self::Copy { from, .. } | Self::CopyCrc32c { from, .. } | Self::Dualcast { from, .. } => {
+                from.bytes
+            }
+            Self::Fill { to: range, .. }
+            | Self::Compare { range, .. }
+            | Self::Crc32c { of: range, .. }
+            | Self::Flush { of: range } => range.bytes,
+        }
+    }
+}
+
+/// The result of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StepResult {
+    /// The step was done, and has no value.
+    Done,
+    /// The CRC-32C.
+    Crc32c(u32),
+    /// Both ranges hold the same bytes.
+    Equal,
+    /// The ranges differ first at this offset.
+    DiffersAt(usize),
+}
+
+/// The guarantee that a job gives for what it wrote, when it has ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// Other threads see the bytes.
+    #[default]
+    Visible,
+    /// The bytes have left the caches: persistent memory keeps them when the power fails.
+    Persistent,
+}
+
+/// The use of what a job wrote.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CacheIntent {
+    /// It is read soon: it stays in the cache.
+    #[default]
+    ReadSoon,
+    /// It is not read soon: long copies pass the cache by.
+    NotSoon,
+}
+
+/// A number of steps over memories that the job owns.
+#[derive(Debug, Default)]
+pub struct MoveJob {
+    pub(super) memories: Vec<MoveMemory>,
+    pub(super) steps: Vec<MoveStep>,
+    /// One for each step that was done.
+    pub(super) results: Vec<StepResult>,
+    pub(super) durability: Durability,
+    pub(super) cache_intent: CacheIntent,
+    pub(super) promise: Option<DrainPromise>,
+}
+
+impl MoveJob {
+    /// Creates a job without memories and steps.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a memory. Returns its number, by which steps name it.
+    pub fn add_memory(&mut self, memory: impl Into<MoveMemory>) -> usize {
+        self.memories.push(memory.into());
+        self.memories.len() - 1
+    }
+
+    /// Adds a step behind those that it has.
+    pub fn add_step(&mut self, step: MoveStep) {
+        self.steps.push(step);
+    }
+
+    /// Sets the guarantee for what the job writes.
+    #[must_use]
+    pub fn with_durability(mut self, durability: Durability) -> Self {
+        self.durability = durability;
+        self
+    }
+
+    /// Sets the use of what the job writes.
+    #[must_use]
+    pub fn with_cache_intent(mut self, intent: CacheIntent) -> Self {
+        self.cache_intent = intent;
+        self
+    }
+
+    /// Returns the bytes of all steps.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.steps.iter().fold(0, |sum, step| sum.saturating_add(step.bytes()))
+    }
+
+    /// Returns the steps.
+    #[must_use]
+    pub fn steps(&self) -> &[MoveStep] {
+        &self.steps
+    }
+
+    /// Returns the memories, in the order of their numbers.
+    #[must_use]
+    pub fn memories(&self) -> &[MoveMemory] {
+        &self.memories
+    }
+
+    /// Returns the results of the steps that were done, in order: of all of them, once the job has ended.
+    #[must_use]
+    pub fn results(&self) -> &[StepResult] {
+        &self.results
+    }
+
+    /// Returns the CRC-32C that a step computed; `None` if it computes none or was not done.
+    #[must_use]
+    pub fn crc32c(&self, step: usize) -> Option<u32> {
+        match self.results.get(step)? {
+            StepResult::Crc32c(crc) => Some(*crc),
+            _ => None,
+        }
+    }
+
+    /// Returns the guarantee for the bytes of a [persistent](Durability::Persistent) job that has ended; `None` for others.
+    #[must_use]
+    pub fn promise(&self) -> Option<DrainPromise> {
+        self.promise
+    }
+
+    /// Returns the memories to their owner, in the order of their numbers.
+    #[must_use]
+    pub fn into_memories(self) -> Vec<MoveMemory> {
+        self.memories
+    }
+
+    /// Removes steps and results, and returns the memories, so that the job can be filled again without an allocation.
+    pub fn drain_memories(&mut self) -> impl Iterator<Item = MoveMemory> {
+        self.steps.clear();
+        self.results.clear();
+        self.promise = None;
+        self.memories.drain(..)
+    }
+
+    /// Checks every step.
+    ///
+    /// # Errors
+    /// [`InvalidStep`] for the first step that cannot be run.
+    pub fn check(&self) -> Result<(), InvalidStep> {
+        let mut check = JobCheck { job: self, grown: Vec::new(), step: 0 };
+        for (step, described) in self.steps.iter().enumerate() {
+            check.step = step;
+            check.check_step(described)?;
+        }
+        Ok(())
+    }
+}
+
+/// The check of a job's steps, in order.
+struct JobCheck<'a> {
+    job: &'a MoveJob,
+    /// Memories that earlier steps extend, with their length then.
+    grown: Vec<(usize, usize)>,
+    step: usize,
+}
+
+impl JobCheck<'_> {
+    fn check_step(&mut self, step: &MoveStep) -> Result<(), InvalidStep> {
+        match *step {
+            MoveStep::Copy { from, to } | MoveStep::CopyCrc32c { from, to, .. } => {
+                self.check_read(from)?;
+                self.check_write(to.range(from.bytes))?;
+                self.check_apart(from, to)
+            }
+            MoveStep::Dualcast { from, to: [first, second] } => {
+                self.check_read(from)?;
+                self.check_write(first.range(from.bytes))?;
+                self.check_write(second.range(from.bytes))?;
+                self.check_apart(from, first)?;
+                self.check_apart(from, second)?;
+                self.check_apart(first.range(from.bytes), second)
+            }
+            MoveStep::Fill { to, .. } => self.check_write(to),
+            MoveStep::Compare { range, with } => {
+                self.check_read(range)?;
+                self.check_read(with.range(range.bytes))
+            }
+            MoveStep::Crc32c { of, .. } => self.check_read(of),
+            MoveStep::Flush { of } => {
+                self.check_read(of)?;
+                self.check_persistent(of.start.memory)
+            }
+        }
+    }
+
+    fn length(&self, memory: usize) -> Result<usize, InvalidStep> {
+        let memories = self.job.memories.len();
+        let known = self.job.memories.get(memory);
+        let known = known.ok_or(InvalidStep::NoMemory { step: self.step, memory, memories })?;
+        let grown = self.grown.iter().find(|(grown, _)| *grown == memory);
+        Ok(grown.map_or_else(|| known.bytes(), |(_, bytes)| *bytes))
+    }
+
+    fn check_read(&self, MemoryRange { start, bytes }: MemoryRange) -> Result<(), InvalidStep> {
+        let memory_bytes = self.length(start.memory)?;
+        let is_inside = start.offset.checked_add(bytes).is_some_and(|end| end <= memory_bytes);
+        let outside = InvalidStep::OutOfMemory { step: self.step, offset: start.offset, bytes, memory_bytes };
+        if is_inside { Ok(()) } else { Err(outside) }
+    }
+
+    fn check_write(&mut self, range: MemoryRange) -> Result<(), InvalidStep> {
+        let MemoryRange { start: MemoryPlace { memory, offset }, bytes } = range;
+        let length = self.length(memory)?;
+        let target = &self.job.memories[memory];
+        if !target.is_writable() {
+            return Err(InvalidStep::ReadOnly { step: self.step, memory });
+        }
+        if self.job.durability == Durability::Persistent {
+            self.check_persistent(memory)?;
+        }
+        if let (MoveMemory::Vec(target), Some(end)) = (target, offset.checked_add(bytes))
+            && offset == length
+            && end <= target.capacity()
+        {
+            self.grown.retain(|(grown, _)| *grown != memory);
+            self.grown.push((memory, end));
+            return Ok(());
+        }
+        self.check_read(range)
+    }
+
+    fn check_persistent(&self, memory: usize) -> Result<(), InvalidStep> {
+        let is_client = matches!(self.job.memories[memory], MoveMemory::Client(_));
+        if is_client { Err(InvalidStep::NotPersistent { step: self.step, memory }) } else { Ok(()) }
+    }
+
+    fn check_apart(&self, from: MemoryRange, to: MemoryPlace) -> Result<(), InvalidStep> {
+        let is_same = from.start.memory == to.memory;
+        let (first, second) = (from.start.offset, to.offset);
+        // Both ranges were checked: their ends do not overflow.
+        let is_apart = first + from.bytes <= second || second + from.bytes <= first;
+        if is_same && !is_apart {
+            return Err(InvalidStep::Overlap { step: self.step, memory: to.memory });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,219 @@
+//! The memories of a job: owned while it runs, and returned with it.
+//!
+//! Input: buffers, frames, client memory, vectors. Output: one type that a step reads and writes. Invariant: a job owns its
+//! memories, so that no other code accesses private ones while an engine works on them; a client may access its own at any
+//! time, and copies from there are of the bytes that arrive.
+
+use crate::buffer::PoolBuffer;
+use crate::frame::MediaFrame;
+use crate::iova::ClientSegments;
+use bytes::Bytes;
+use headwater_host::shared_memory::SharedMemory;
+
+/// A memory of a job.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum MoveMemory {
+    /// A buffer of the pool.
+    Buffer(PoolBuffer),
+    /// A page slot of device DRAM.
+    Frame(MediaFrame),
+    /// Memory of a client.
+    Client(ClientSegments),
+    /// Memory that is shared with other processes, or mapped persistent memory.
+    Shared(SharedMemory),
+    /// Bytes of the heap. A write that begins at the end extends them within their capacity.
+    Vec(Vec<u8>),
+    /// Bytes that can only be read.
+    Bytes(Bytes),
+}
+
+impl MoveMemory {
+    /// Returns the length in bytes.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Buffer(buffer) => buffer.len(),
+            Self::Frame(frame) => frame.len(),
+            Self::Client(segments) => segments.bytes(),
+            Self::Shared(region) => region.bytes(),
+            Self::Vec(bytes) => bytes.len(),
+            Self::Bytes(bytes) => bytes.len(),
+        }
+    }
+
+    /// Returns true if a step may write to it.
+    #[must_use]
+    pub fn is_writable(&self) -> bool {
+        match self {
+            Self::Client(segments) => segments.is_writable(),
+            Self::Bytes(_) => false,
+            Self::Buffer(_) | Self::Frame(_) | Self::Shared(_) | Self::Vec(_) => true,
+        }
+    }
+
+    /// Returns the frame, if it is one.
+    #[must_use]
+    pub fn into_frame(self) -> Option<MediaFrame> {
+        match self {
+            Self::Frame(frame) => Some(frame),
+            _ => None,
+        }
+    }
+
+    /// Returns the vector, if it is one.
+    #[must_use]
+    pub fn into_vec(self) -> Option<Vec<u8>> {
+        match self {
+            Self::Vec(bytes) => Some(bytes),
+            _ => None,
+        }
+    }
+
+    /// Returns the client memory, if it is such.
+    #[must_use]
+    pub fn into_client(self) -> Option<ClientSegments> {
+        match self {
+            Self::Client(segments) => Some(segments),
+            _ => None,
+        }
+    }
+
+    /// Returns the buffer of the pool, if it is one.
+    #[must_use]
+    pub fn into_buffer(self) -> Option<PoolBuffer> {
+        match self {
+            Self::Buffer(buffer) => Some(buffer),
+            _ => None,
+        }
+    }
+
+    /// Returns the bytes, if they belong to this process alone.
+    pub(super) fn own_bytes(&self) -> Option<&[u8]> {
+        match self {
+            Self::Buffer(buffer) => Some(buffer),
+            Self::Frame(frame) => Some(frame),
+            Self::Vec(bytes) => Some(bytes),
+            Self::Bytes(bytes) => Some(bytes),
+            Self::Client(_) | Self::Shared(_) => None,
+        }
+    }
+
+    /// Returns the bytes for writing, if they belong to this process alone.
+    pub(super) fn own_bytes_mut(&mut self) -> Option<&mut [u8]> {
+        match self {
+            Self::Buffer(buffer) => Some(buffer),
+            Self::Frame(frame) => Some(frame),
+            Self::Vec(bytes) => Some(bytes),
+            Self::Client(_) | Self::Shared(_) | Self::Bytes(_) => None,
+        }
+    }
+
+    /// Writes bytes at an offset by themselves, without a job: a copy that is too short for one, or whose source is borrowed.
+    /// A vector is extended if its end is there.
+    ///
+    /// # Panics
+    /// The range does not lie in the memory, or the memory can only be read.
+    #[inline]
+    pub fn put(&mut self, offset: usize, from: &[u8]) {
+        match self {
+            Self::Vec(bytes) if offset == bytes.len() => bytes.extend_from_slice(from),
+            Self::Bytes(_) => panic!("a copy to bytes that can only be read"),
+            Self::Client(_) | Self::Shared(_) => self.copy_out(offset, from),
+            Self::Buffer(_) | Self::Frame(_) | Self::Vec(_) => {
+                let own = self.own_bytes_mut().expect("the memory is private");
+                own[offset..offset + from.len()].copy_from_slice(from);
+            }
+        }
+    }
+
+    /// Copies from shared memory to bytes of this process. Pages that a client took away read as zeroes.
+    pub(super) fn copy_in(&self, offset: usize, into: &mut [u8]) {
+        match self {
+            Self::Client(segments) => {
+                segments.copy_in(offset, into);
+            }
+            Self::Shared(region) => region.copy_in(offset, into).expect("a step's range was checked"),
+            _ => into.copy_from_slice(&self.own_bytes().unwrap_or_default()[offset..offset + into.len()]),
+        }
+    }
+
+    /// Copies as [`copy_in`](Self::copy_in), and returns the CRC-32C of the copied bytes, continued from `seed`.
+    pub(super) fn copy_in_crc32c(&self, offset: usize, into: &mut [u8], seed: u32) -> u32 {
+        match self {
+            Self::Client(segments) => segments.copy_in_crc32c(offset, into, seed).1,
+            Self::Shared(region) => {
+                region.copy_in_crc32c(offset, into, seed).expect("a step's range was checked")
+            }
+            _ => {
+                let from = &self.own_bytes().unwrap_or_default()[offset..offset + into.len()];
+                headwater_host::copy::copy_crc32c(into, from, seed)
+            }
+        }
+    }
+
+    /// Copies bytes of this process to shared memory; pages that a client took away lose them.
+    pub(super) fn copy_out(&self, offset: usize, from: &[u8]) {
+        match self {
+            Self::Client(segments) => {
+                segments.copy_out(offset, from);
+            }
+            Self::Shared(region) => region.copy_out(offset, from).expect("a step's range was checked"),
+            _ => unreachable!("memory of this process is written by reference"),
+        }
+    }
+
+    /// Copies as [`copy_out`](Self::copy_out), and returns the CRC-32C of `from`, continued from `seed`.
+    pub(super) fn copy_out_crc32c(&self, offset: usize, from: &[u8], seed: u32) -> u32 {
+        match self {
+            Self::Client(segments) => segments.copy_out_crc32c(offset, from, seed),
+            Self::Shared(region) => {
+                region.copy_out_crc32c(offset, from, seed).expect("a step's range was checked")
+            }
+            _ => unreachable!("memory of this process is written by reference"),
+        }
+    }
+}
+
+impl Default for MoveMemory {
+    /// Returns a memory of no bytes.
+    fn default() -> Self {
+        Self::Bytes(Bytes::new())
+    }
+}
+
+impl From<PoolBuffer> for MoveMemory {
+    fn from(buffer: PoolBuffer) -> Self {
+        Self::Buffer(buffer)
+    }
+}
+
+impl From<MediaFrame> for MoveMemory {
+    fn from(frame: MediaFrame) -> Self {
+        Self::Frame(frame)
+    }
+}
+
+impl From<ClientSegments> for MoveMemory {
+    fn from(segments: ClientSegments) -> Self {
+        Self::Client(segments)
+    }
+}
+
+impl From<SharedMemory> for MoveMemory {
+    fn from(region: SharedMemory) -> Self {
+        Self::Shared(region)
+    }
+}
+
+impl From<Vec<u8>> for MoveMemory {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self::Vec(bytes)
+    }
+}
+
+impl From<Bytes> for MoveMemory {
+    fn from(bytes: Bytes) -> Self {
+        Self::Bytes(bytes)
+    }
+}

@@ -1,0 +1,277 @@
+//! The steps of a job, done by the CPU.
+//!
+//! Input: a checked job. Output: its bytes moved, and one result a step. Invariant: every byte of private memory is accessed
+//! through the reference of its owner; shared memory is accessed only by the copies that tolerate a client.
+
+use super::job::{CacheIntent, Durability, MemoryPlace, MemoryRange, MoveJob, MoveStep, StepResult};
+use super::memory::MoveMemory;
+use headwater_host::copy::persist::{PersistentCopies, drain};
+use headwater_host::copy::{StreamingCopies, copy_crc32c, crc32c};
+use std::ops::Range;
+
+/// Bytes on the stack between two shared memories.
+const BOUNCE_BYTES: usize = 4_096;
+
+/// Does all steps of a checked job, of which copies of at least `streaming_from` bytes that are not read soon pass the cache by.
+pub(super) fn run(job: &mut MoveJob, streaming_from: usize) {
+    let MoveJob { memories, steps, results, durability, cache_intent, promise } = job;
+    results.clear();
+    let streams = *cache_intent == CacheIntent::NotSoon;
+    let mut run = StepRun {
+        memories,
+        durability: *durability,
+        streaming_from: if streams { streaming_from } else { usize::MAX },
+        streaming: StreamingCopies::default(),
+        persistent: PersistentCopies::default(),
+        is_flushed: false,
+    };
+    for step in steps.iter() {
+        results.push(run.step(step));
+    }
+    run.streaming.fence();
+    if *durability == Durability::Persistent || run.is_flushed {
+        // One drain for copies into private and into shared memory.
+        *promise = Some(drain());
+    }
+}
+
+const BEYOND_CAPACITY: &str = "a checked step extends a vector beyond its capacity";
+
+/// The steps of one job.
+struct StepRun<'a> {
+    memories: &'a mut [MoveMemory],
+    durability: Durability,
+    streaming_from: usize,
+    streaming: StreamingCopies,
+    persistent: PersistentCopies,
+    is_flushed: bool,
+}
+
+impl StepRun<'_> {
+    fn step(&mut self, step: &MoveStep) -> StepResult {
+        match *step {
+            MoveStep::Copy { from, to } => self.copy(from, to),
+            MoveStep::CopyCrc32c { from, to, seed } => {
+                return StepResult::Crc32c(self.copy_crc(from, to, seed));
+            }
+            MoveStep::Dualcast { from, to } => to.into_iter().for_each(|to| self.copy(from, to)),
+            MoveStep::Fill { to, value } => self.fill(to, value),
+            MoveStep::Compare { range, with } => return self.compare(range, with),
+            MoveStep::Crc32c { of, seed } => return StepResult::Crc32c(self.crc(of, seed)),
+            MoveStep::Flush { of } => {
+                self.is_flushed = true;
+                self.flush(of);
+            }
+        }
+        StepResult::Done
+    }
+
+    /// Returns the memory to read, and the one to write if it is another.
+    fn both(&mut self, from: usize, to: usize) -> Option<(&MoveMemory, &mut MoveMemory)> {
+        let [from, to] = self.memories.get_disjoint_mut([from, to]).ok()?;
+        Some((from, to))
+    }
+
+    fn copy(&mut self, from: MemoryRange, to: MemoryPlace) {
+        let is_persistent = self.durability == Durability::Persistent;
+        if self.memories[to.memory].own_bytes_mut().is_none() {
+            return self.copy_to_shared(from, to);
+        }
+        if let Some((source, MoveMemory::Vec(target))) = self.both(from.start.memory, to.memory)
+            && let Some(bytes) = source.own_bytes()
+            && target.len() == to.offset
+            && !is_persistent
+        {
+            assert!(from.bytes <= target.capacity() - to.offset, "{BEYOND_CAPACITY}");
+            return target.extend_from_slice(&bytes[from.start.offset..from.start.offset + from.bytes]);
+        }
+        let streams = from.bytes >= self.streaming_from;
+        let (mut streaming, mut persistent) =
+            (std::mem::take(&mut self.streaming), std::mem::take(&mut self.persistent));
+        self.with_target(from, to, |source, target| match source {
+            SourceBytes::Own(bytes) if is_persistent => persistent.copy(target, bytes),
+            SourceBytes::Own(bytes) if streams => streaming.copy(target, bytes),
+            SourceBytes::Own(bytes) => target.copy_from_slice(bytes),
+            SourceBytes::Shared(memory, offset) => {
+                memory.copy_in(offset, target);
+                if is_persistent {
+                    persistent.flush(target);
+                }
+            }
+        });
+        (self.streaming, self.persistent) = (streaming, persistent);
+    }
+
+    fn copy_crc(&mut self, from: MemoryRange, to: MemoryPlace, seed: u32) -> u32 {
+        if self.memories[to.memory].own_bytes_mut().is_none() {
+            return self.copy_crc_to_shared(from, to, seed);
+        }
+        let crc = self.with_target(from, to, |source, target| match source {
+            SourceBytes::Own(bytes) => copy_crc32c(target, bytes, seed),
+            SourceBytes::Shared(memory, offset) => memory.copy_in_crc32c(offset, target, seed),
+        });
+        if self.durability == Durability::Persistent {
+            self.flush(to.range(from.bytes));
+        }
+        crc
+    }
+
+    /// Calls `copy` with the source and the private bytes to write.
+    fn with_target<R>(
+        &mut self,
+        from: MemoryRange,
+        to: MemoryPlace,
+        copy: impl FnOnce(SourceBytes<'_>, &mut [u8]) -> R,
+    ) -> R {
+        let source = from.start.offset..from.start.offset + from.bytes;
+        let target = to.offset..to.offset + from.bytes;
+        extend(&mut self.memories[to.memory], target.end);
+        match self.both(from.start.memory, to.memory) {
+            Some((memory, into)) => {
+                let into = &mut into.own_bytes_mut().expect("the target is private")[target];
+                match memory.own_bytes() {
+                    Some(bytes) => copy(SourceBytes::Own(&bytes[source]), into),
+                    None => copy(SourceBytes::Shared(memory, source.start), into),
+                }
+            }
+            None => {
+                let whole = self.memories[to.memory].own_bytes_mut().expect("the target is private");
+                let (source, target) = apart(whole, source, target);
+                copy(SourceBytes::Own(source), target)
+            }
+        }
+    }
+
+    /// Calls `each` with the bytes of a range, in order: once with private ones, else with copies of parts.
+    fn for_each_part(&mut self, from: MemoryRange, mut each: impl FnMut(&mut Self, usize, &[u8])) {
+        let (memory, start) = (from.start.memory, from.start.offset);
+        let mut bounce = [0; BOUNCE_BYTES];
+        for at in (0..from.bytes).step_by(BOUNCE_BYTES) {
+            let part = &mut bounce[..BOUNCE_BYTES.min(from.bytes - at)];
+            self.memories[memory].copy_in(start + at, part);
+            each(self, at, part);
+        }
+    }
+
+    fn copy_to_shared(&mut self, from: MemoryRange, to: MemoryPlace) {
+        let is_persistent = self.durability == Durability::Persistent;
+        let write = |target: &MoveMemory, offset: usize, bytes: &[u8]| match target {
+            MoveMemory::Shared(region) if is_persistent => {
+                region.copy_out_streaming(offset, bytes).expect("a step's range was checked");
+            }
+            target => target.copy_out(offset, bytes),
+        };
+        if let Some(bytes) = self.memories[from.start.memory].own_bytes() {
+            let bytes = &bytes[from.start.offset..from.start.offset + from.bytes];
+            return write(&self.memories[to.memory], to.offset, bytes);
+        }
+        self.for_each_part(from, |run, at, part| write(&run.memories[to.memory], to.offset + at, part));
+    }
+
+    fn copy_crc_to_shared(&mut self, from: MemoryRange, to: MemoryPlace, seed: u32) -> u32 {
+        let mut crc = seed;
+        if let Some(bytes) = self.memories[from.start.memory].own_bytes() {
+            let bytes = &bytes[from.start.offset..from.start.offset + from.bytes];
+            crc = self.memories[to.memory].copy_out_crc32c(to.offset, bytes, seed);
+        } else {
+            self.for_each_part(from, |run, at, part| {
+                crc = run.memories[to.memory].copy_out_crc32c(to.offset + at, part, crc);
+            });
+        }
+        if self.durability == Durability::Persistent {
+            self.flush(to.range(from.bytes));
+        }
+        crc
+    }
+
+    fn fill(&mut self, MemoryRange { start, bytes }: MemoryRange, value: u8) {
+        let memory = &mut self.memories[start.memory];
+        let end = start.offset + bytes;
+        extend(memory, end);
+        let is_persistent = self.durability == Durability::Persistent;
+        if let Some(own) = memory.own_bytes_mut() {
+            let own = &mut own[start.offset..end];
+            if is_persistent {
+                self.persistent.fill(own, value)
+            } else {
+                own.fill(value)
+            }
+            return;
+        }
+        if let (MoveMemory::Shared(region), true) = (&*memory, is_persistent) {
+            return region.fill_streaming(start.offset, bytes, value).expect("a step's range was checked");
+        }
+        let pattern = [value; BOUNCE_BYTES];
+        for at in (start.offset..end).step_by(BOUNCE_BYTES) {
+            memory.copy_out(at, &pattern[..BOUNCE_BYTES.min(end - at)]);
+        }
+    }
+
+    fn compare(&mut self, range: MemoryRange, with: MemoryPlace) -> StepResult {
+        let mut differs_at = None;
+        let mut other = [0; BOUNCE_BYTES];
+        self.for_each_part(range, |run, at, part| {
+            if differs_at.is_some() {
+                return;
+            }
+            let other = &mut other[..part.len()];
+            run.memories[with.memory].copy_in(with.offset + at, other);
+            if part != other {
+                differs_at = part.iter().zip(other).position(|(a, b)| a != b).map(|here| at + here);
+            }
+        });
+        differs_at.map_or(StepResult::Equal, StepResult::DiffersAt)
+    }
+
+    fn crc(&mut self, of: MemoryRange, seed: u32) -> u32 {
+        if let Some(bytes) = self.memories[of.start.memory].own_bytes() {
+            return crc32c(seed, &bytes[of.start.offset..of.start.offset + of.bytes]);
+        }
+        let mut crc = seed;
+        self.for_each_part(of, |_, _, part| crc = crc32c(crc, part));
+        crc
+    }
+
+    fn flush(&mut self, MemoryRange { start, bytes }: MemoryRange) {
+        let memory = &self.memories[start.memory];
+        match (memory.own_bytes(), memory) {
+            (Some(own), _) => self.persistent.flush(&own[start.offset..start.offset + bytes]),
+            (None, MoveMemory::Shared(region)) => {
+                region.flush_lines(start.offset, bytes).expect("a step's range was checked");
+            }
+            (None, _) => unreachable!("a step that asks for persistence names no client memory"),
+        }
+    }
+}
+
+/// The bytes that a copy reads.
+enum SourceBytes<'a> {
+    /// Bytes of this process alone.
+    Own(&'a [u8]),
+    /// Shared memory, from an offset on.
+    Shared(&'a MoveMemory, usize),
+}
+
+/// Extends a vector so that it has a byte behind which a step's range ends.
+fn extend(memory: &mut MoveMemory, end: usize) {
+    if let MoveMemory::Vec(bytes) = memory
+        && bytes.len() < end
+    {
+        assert!(end <= bytes.capacity(), "{BEYOND_CAPACITY}");
+        bytes.resize(end, 0);
+    }
+}
+
+/// Splits bytes into a range to read and one to write, which a checked step names apart.
+fn apart(whole: &mut [u8], source: Range<usize>, target: Range<usize>) -> (&[u8], &mut [u8]) {
+    if source.is_empty() {
+        return (&[], &mut []);
+    }
+    if source.end <= target.start {
+        let (front, back) = whole.split_at_mut(target.start);
+        (&front[source], &mut back[..target.end - target.start])
+    } else {
+        let (front, back) = whole.split_at_mut(source.start);
+        (&back[..source.end - source.start], &mut front[target])
+    }
+}
