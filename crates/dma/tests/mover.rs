@@ -1,5 +1,7 @@
 //! Jobs of the mover against a byte loop over vectors.
 
+#![expect(clippy::unwrap_used, reason = "a test fails if its setup fails")]
+
 use bytes::Bytes;
 use headwater_dma::frame::{FRAME_BYTES, MediaFrame};
 use headwater_dma::iova::{ClientMemory, Iova};
@@ -258,4 +260,33 @@ fn large_and_small_jobs_are_counted_by_their_bytes() {
     assert_eq!((counters.small_jobs, counters.large_jobs), (3, 2));
     assert_eq!(counters.small_bytes, LARGE_JOB_BYTES as u64);
     assert_eq!(counters.large_bytes, 4 * LARGE_JOB_BYTES as u64);
+}
+
+#[test]
+fn a_part_of_client_memory_holds_the_bytes_of_its_range() {
+    let mut random = fastrand::Rng::with_seed(11);
+    let mut client = ClientMemory::new();
+    // Regions side by side: a range over them has several pieces.
+    let lengths = [4_096, 8_192, 4_096, 12_288];
+    let mut start = 0;
+    for bytes in lengths {
+        let region = SharedMemory::anonymous(bytes).unwrap();
+        region.copy_out(0, &noise(bytes, &mut random)).unwrap();
+        client.register(Iova(start), region).unwrap();
+        start += bytes as u64;
+    }
+    let whole_bytes: usize = lengths.iter().sum();
+    let whole = client.resolve(Iova(0), start).unwrap();
+    let mut content = vec![0; whole_bytes];
+    assert_eq!(whole.copy_in(0, &mut content), whole_bytes);
+    for _ in 0..2_000 {
+        let skip = random.usize(..=whole_bytes + 10);
+        let wanted = random.usize(..=whole_bytes);
+        let part = whole.part(skip, wanted);
+        let first = skip.min(whole_bytes);
+        let expected = &content[first..whole_bytes.min(first + wanted)];
+        let mut found = vec![0; part.bytes()];
+        assert_eq!(part.copy_in(0, &mut found), expected.len(), "{wanted} bytes from {skip}");
+        assert!(found == expected, "{wanted} bytes from {skip}");
+    }
 }

@@ -4,11 +4,13 @@
 #![expect(clippy::unwrap_used, reason = "a test fails if its setup fails")]
 
 use bytes::Bytes;
+use headwater_dma::iova::{ClientMemory, Iova};
 use headwater_host::clock::{Nanos, UnixMillis};
+use headwater_host::shared_memory::SharedMemory;
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::{
-    FrontEndId, NamespaceId, ReadRelease, RecordExpiry, SsdCommand, SsdCompletion, ValueReader,
-    WriteCondition,
+    FrontEndId, NamespaceId, ReadRelease, RecordExpiry, SsdCommand, SsdCompletion, ValueReader, ValueSink,
+    ValueSource, WriteCondition,
 };
 use headwater_ssd::engine::{DeviceConfig, SsdDevice, StartTime};
 use headwater_ssd::limits::VALUE_BYTES_MAX;
@@ -237,6 +239,46 @@ fn device_memory_holds_only_the_pages_on_their_way() {
     let long = text(100 * EXTENT + 3, 6);
     assert_eq!(store(&mut device, "long", &long), Status::SUCCESS);
     holds(&mut device, "long", &long);
+}
+
+/// The bytes of 1 MiB values that a client stores and reads from its own memory are moved in jobs that are worth an engine.
+#[test]
+fn nine_tenths_of_the_bytes_of_long_values_move_in_large_jobs() {
+    const VALUE: usize = (1 << 20) + 3_000;
+    let folder = tempfile::TempDir::new().unwrap();
+    let mut device = file_device(folder.path());
+    let mut memory = ClientMemory::new();
+    memory.register(Iova(0), SharedMemory::anonymous(2 * VALUE).unwrap()).unwrap();
+    let (from, into) =
+        (memory.resolve(Iova(0), VALUE as u64).unwrap(), memory.resolve(Iova(VALUE as u64), VALUE as u64));
+    let into = into.unwrap();
+    for salt in 0..4 {
+        let value = text(VALUE, salt);
+        assert_eq!(from.copy_out(0, &value), VALUE);
+        let key = Bytes::copy_from_slice(format!("long-{salt}").as_bytes());
+        let store = SsdCommand::Store {
+            key: key.clone(),
+            value: ValueSource::Client(from.clone()),
+            condition: WriteCondition::Always,
+            expiry: RecordExpiry::Never,
+        };
+        assert_eq!(run(&mut device, store).status, Status::SUCCESS);
+        let retrieve = SsdCommand::Retrieve {
+            key,
+            sink: ValueSink::Client(into.clone()),
+            bytes_max: u32::MAX,
+            release: ReadRelease::WhenDurable,
+        };
+        assert_eq!(run(&mut device, retrieve).status, Status::SUCCESS);
+        let mut found = vec![0; VALUE];
+        into.copy_in(0, &mut found);
+        assert!(found == value, "value {salt}");
+    }
+    let stats = device.stats();
+    let payload = 2 * 4 * VALUE as u64;
+    let large = stats.moved_in_large_jobs;
+    assert!(large * 10 >= payload * 9, "{large} of {payload} bytes moved in jobs of 16 KiB and more");
+    assert!(large + stats.moved_in_small_jobs <= payload, "{stats:?}");
 }
 
 #[test]

@@ -144,7 +144,11 @@ impl ClientSegments {
     #[must_use]
     pub fn part(&self, skip: usize, bytes: usize) -> Self {
         let mut part = Self::default();
-        for piece in self.first.iter().chain(&self.rest) {
+        let behind = self.pieces_before(skip);
+        for piece in self.first.iter().chain(&self.rest[behind..]) {
+            if part.bytes == bytes {
+                break;
+            }
             let jump = skip.saturating_sub(piece.data_offset).min(piece.bytes);
             let here = (piece.bytes - jump).min(bytes - part.bytes);
             if here > 0 {
@@ -190,13 +194,7 @@ impl ClientSegments {
         mut each: impl FnMut(Option<&ClientRegion>, usize, usize, usize) -> Result<(), OutOfRegion>,
     ) -> usize {
         let (mut done, mut lost) = (0, false);
-        // A value is copied in many calls, and may lie in thousands of pieces.
-        let behind = match &self.first {
-            Some(first) if skip >= first.bytes => {
-                self.rest.partition_point(|piece| piece.data_offset + piece.bytes <= skip)
-            }
-            _ => 0,
-        };
+        let behind = self.pieces_before(skip);
         for segment in self.first.iter().chain(&self.rest[behind..]) {
             if done == wanted {
                 break;
@@ -210,6 +208,18 @@ impl ClientSegments {
             done += bytes;
         }
         if lost { 0 } else { done }
+    }
+
+    /// Returns the number of pieces behind the first one that end before an offset: a value is copied in many calls, and may
+    /// lie in thousands of pieces.
+    #[inline]
+    fn pieces_before(&self, skip: usize) -> usize {
+        match &self.first {
+            Some(first) if skip >= first.bytes => {
+                self.rest.partition_point(|piece| piece.data_offset + piece.bytes <= skip)
+            }
+            _ => 0,
+        }
     }
 
     #[inline]

@@ -1,7 +1,7 @@
 //! Counters of the jobs that a mover did.
 
 /// The length from which a job is [large](MoverCounters::large_bytes): an engine could do it, and a smaller one is not worth a
-/// decision (the default of Fastmove; `docs/operating/devices.md`).
+/// decision (the default of Fastmove).
 pub const LARGE_JOB_BYTES: usize = 16 * 1_024;
 
 /// The jobs that a mover did, from its start on.

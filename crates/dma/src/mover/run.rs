@@ -192,9 +192,9 @@ impl StepRun<'_> {
         if let Some(own) = memory.own_bytes_mut() {
             let own = &mut own[start.offset..end];
             if is_persistent {
-                self.persistent.fill(own, value)
+                self.persistent.fill(own, value);
             } else {
-                own.fill(value)
+                own.fill(value);
             }
             return;
         }
