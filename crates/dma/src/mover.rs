@@ -18,7 +18,7 @@ mod run;
 
 pub use counters::{LARGE_JOB_BYTES, MoverCounters};
 pub use error::InvalidStep;
-pub use job::{CacheIntent, Durability, MemoryPlace, MemoryRange, MoveJob, MoveStep, StepResult};
+pub use job::{CacheIntent, MemoryPlace, MemoryRange, MoveDurability, MoveJob, MoveStep, StepResult};
 pub use memory::MoveMemory;
 
 use headwater_host::copy::STREAMING_BYTES_MIN;

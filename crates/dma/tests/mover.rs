@@ -6,8 +6,8 @@ use bytes::Bytes;
 use headwater_dma::frame::{FRAME_BYTES, MediaFrame};
 use headwater_dma::iova::{ClientMemory, Iova};
 use headwater_dma::mover::{
-    CacheIntent, Durability, InvalidStep, LARGE_JOB_BYTES, MemoryPlace, MoveJob, MoveMemory, MoveStep, Mover,
-    StepResult,
+    CacheIntent, InvalidStep, LARGE_JOB_BYTES, MemoryPlace, MoveDurability, MoveJob, MoveMemory, MoveStep,
+    Mover, StepResult,
 };
 use headwater_host::copy::persist::{DrainPromise, WriteBackInstruction, write_back_instruction};
 use headwater_host::shared_memory::SharedMemory;
@@ -27,7 +27,7 @@ fn crc_of(seed: u32, bytes: &[u8]) -> u32 {
 struct AllMemories {
     client: ClientMemory,
     shared: SharedMemory,
-    /// What each memory holds, by its number in a job.
+    /// The bytes of each memory, by its number in a job.
     expected: Vec<Vec<u8>>,
 }
 
@@ -160,7 +160,7 @@ fn jobs_move_what_a_byte_loop_moves() {
         let mut random = fastrand::Rng::with_seed(seed);
         let is_persistent = random.bool();
         let mut job = MoveJob::new()
-            .with_durability(if is_persistent { Durability::Persistent } else { Durability::Visible })
+            .with_durability(if is_persistent { MoveDurability::Persistent } else { MoveDurability::Visible })
             .with_cache_intent(if random.bool() { CacheIntent::NotSoon } else { CacheIntent::ReadSoon });
         let mut memories = AllMemories::new(&mut job, &mut random);
         let mut results = Vec::new();
@@ -241,7 +241,7 @@ fn steps_beyond_their_memories_are_refused_before_any_is_done() {
 fn client_memory_gets_no_promise_of_persistence() {
     let mut client = ClientMemory::default();
     client.register(Iova(0), SharedMemory::anonymous(4_096).unwrap()).unwrap();
-    let mut job = MoveJob::new().with_durability(Durability::Persistent);
+    let mut job = MoveJob::new().with_durability(MoveDurability::Persistent);
     let memory = job.add_memory(client.resolve(Iova(0), 64).unwrap());
     job.add_step(MoveStep::Fill { to: MemoryPlace::new(memory, 0).range(64), value: 1 });
     assert_eq!(Mover::default().run(&mut job), Err(InvalidStep::NotPersistent { step: 0, memory }));

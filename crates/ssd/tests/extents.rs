@@ -241,7 +241,6 @@ fn device_memory_holds_only_the_pages_on_their_way() {
     holds(&mut device, "long", &long);
 }
 
-/// The bytes of 1 MiB values that a client stores and reads from its own memory are moved in jobs that are worth an engine.
 #[test]
 fn nine_tenths_of_the_bytes_of_long_values_move_in_large_jobs() {
     const VALUE: usize = (1 << 20) + 3_000;

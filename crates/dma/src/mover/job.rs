@@ -127,7 +127,7 @@ pub enum StepResult {
 
 /// The guarantee that a job gives for what it wrote, when it has ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Durability {
+pub enum MoveDurability {
     /// Other threads see the bytes.
     #[default]
     Visible,
@@ -152,7 +152,7 @@ pub struct MoveJob {
     pub(super) steps: Vec<MoveStep>,
     /// One for each step that was done.
     pub(super) results: Vec<StepResult>,
-    pub(super) durability: Durability,
+    pub(super) durability: MoveDurability,
     pub(super) cache_intent: CacheIntent,
     pub(super) promise: Option<DrainPromise>,
 }
@@ -177,7 +177,7 @@ impl MoveJob {
 
     /// Sets the guarantee for what the job writes.
     #[must_use]
-    pub fn with_durability(mut self, durability: Durability) -> Self {
+    pub fn with_durability(mut self, durability: MoveDurability) -> Self {
         self.durability = durability;
         self
     }
@@ -222,7 +222,7 @@ impl MoveJob {
         }
     }
 
-    /// Returns the guarantee for the bytes of a [persistent](Durability::Persistent) job that has ended; `None` for others.
+    /// Returns the guarantee for the bytes of a [persistent](MoveDurability::Persistent) job that has ended; `None` if it is not persistent.
     #[must_use]
     pub fn promise(&self) -> Option<DrainPromise> {
         self.promise
@@ -315,7 +315,7 @@ impl JobCheck<'_> {
         if !target.is_writable() {
             return Err(InvalidStep::ReadOnly { step: self.step, memory });
         }
-        if self.job.durability == Durability::Persistent {
+        if self.job.durability == MoveDurability::Persistent {
             self.check_persistent(memory)?;
         }
         if let (MoveMemory::Vec(target), Some(end)) = (target, offset.checked_add(bytes))

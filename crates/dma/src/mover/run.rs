@@ -3,7 +3,7 @@
 //! Input: a checked job. Output: its bytes moved, and one result a step. Invariant: every byte of private memory is accessed
 //! through the reference of its owner; shared memory is accessed only by the copies that tolerate a client.
 
-use super::job::{CacheIntent, Durability, MemoryPlace, MemoryRange, MoveJob, MoveStep, StepResult};
+use super::job::{CacheIntent, MemoryPlace, MemoryRange, MoveDurability, MoveJob, MoveStep, StepResult};
 use super::memory::MoveMemory;
 use headwater_host::copy::persist::{PersistentCopies, drain};
 use headwater_host::copy::{StreamingCopies, copy_crc32c, crc32c};
@@ -29,7 +29,7 @@ pub(super) fn run(job: &mut MoveJob, streaming_from: usize) {
         results.push(run.step(step));
     }
     run.streaming.fence();
-    if *durability == Durability::Persistent || run.is_flushed {
+    if *durability == MoveDurability::Persistent || run.is_flushed {
         // One drain for copies into private and into shared memory.
         *promise = Some(drain());
     }
@@ -40,7 +40,7 @@ const BEYOND_CAPACITY: &str = "a checked step extends a vector beyond its capaci
 /// The steps of one job.
 struct StepRun<'a> {
     memories: &'a mut [MoveMemory],
-    durability: Durability,
+    durability: MoveDurability,
     streaming_from: usize,
     streaming: StreamingCopies,
     persistent: PersistentCopies,
@@ -73,7 +73,7 @@ impl StepRun<'_> {
     }
 
     fn copy(&mut self, from: MemoryRange, to: MemoryPlace) {
-        let is_persistent = self.durability == Durability::Persistent;
+        let is_persistent = self.durability == MoveDurability::Persistent;
         if self.memories[to.memory].own_bytes_mut().is_none() {
             return self.copy_to_shared(from, to);
         }
@@ -110,7 +110,7 @@ impl StepRun<'_> {
             SourceBytes::Own(bytes) => copy_crc32c(target, bytes, seed),
             SourceBytes::Shared(memory, offset) => memory.copy_in_crc32c(offset, target, seed),
         });
-        if self.durability == Durability::Persistent {
+        if self.durability == MoveDurability::Persistent {
             self.flush(to.range(from.bytes));
         }
         crc
@@ -154,7 +154,7 @@ impl StepRun<'_> {
     }
 
     fn copy_to_shared(&mut self, from: MemoryRange, to: MemoryPlace) {
-        let is_persistent = self.durability == Durability::Persistent;
+        let is_persistent = self.durability == MoveDurability::Persistent;
         let write = |target: &MoveMemory, offset: usize, bytes: &[u8]| match target {
             MoveMemory::Shared(region) if is_persistent => {
                 region.copy_out_streaming(offset, bytes).expect("a step's range was checked");
@@ -178,7 +178,7 @@ impl StepRun<'_> {
                 crc = run.memories[to.memory].copy_out_crc32c(to.offset + at, part, crc);
             });
         }
-        if self.durability == Durability::Persistent {
+        if self.durability == MoveDurability::Persistent {
             self.flush(to.range(from.bytes));
         }
         crc
@@ -188,7 +188,7 @@ impl StepRun<'_> {
         let memory = &mut self.memories[start.memory];
         let end = start.offset + bytes;
         extend(memory, end);
-        let is_persistent = self.durability == Durability::Persistent;
+        let is_persistent = self.durability == MoveDurability::Persistent;
         if let Some(own) = memory.own_bytes_mut() {
             let own = &mut own[start.offset..end];
             if is_persistent {
@@ -252,7 +252,7 @@ enum SourceBytes<'a> {
     Shared(&'a MoveMemory, usize),
 }
 
-/// Extends a vector so that it has a byte behind which a step's range ends.
+/// Resizes a vector so that it has a byte behind which a step's range ends.
 fn extend(memory: &mut MoveMemory, end: usize) {
     if let MoveMemory::Vec(bytes) = memory
         && bytes.len() < end
