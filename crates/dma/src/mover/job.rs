@@ -222,7 +222,8 @@ impl MoveJob {
         }
     }
 
-    /// Returns the guarantee for the bytes of a [persistent](MoveDurability::Persistent) job that has ended; `None` if it is not persistent.
+    /// Returns the guarantee for the bytes of a [persistent](MoveDurability::Persistent) job that has ended, or of one that
+    /// flushed; `None` for a visible one.
     #[must_use]
     pub fn promise(&self) -> Option<DrainPromise> {
         self.promise
