@@ -21,30 +21,13 @@ pub use error::InvalidStep;
 pub use job::{CacheIntent, MemoryPlace, MemoryRange, MoveDurability, MoveJob, MoveStep, StepResult};
 pub use memory::MoveMemory;
 
-use headwater_host::copy::STREAMING_BYTES_MIN;
-
 /// A mover of payload. A device has one.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Mover {
-    streaming_from: usize,
     counters: MoverCounters,
 }
 
-impl Default for Mover {
-    fn default() -> Self {
-        Self { streaming_from: STREAMING_BYTES_MIN, counters: MoverCounters::default() }
-    }
-}
-
 impl Mover {
-    /// Sets the length in bytes from which copies of a job whose bytes are [not read soon](CacheIntent::NotSoon) pass the cache
-    /// by.
-    #[must_use]
-    pub fn with_streaming_from(mut self, bytes: usize) -> Self {
-        self.streaming_from = bytes;
-        self
-    }
-
     /// Does a job.
     ///
     /// # Errors
@@ -52,7 +35,7 @@ impl Mover {
     pub fn run(&mut self, job: &mut MoveJob) -> Result<(), InvalidStep> {
         job.check()?;
         self.counters.count(job.bytes());
-        run::run(job, self.streaming_from);
+        run::run(job);
         Ok(())
     }
 

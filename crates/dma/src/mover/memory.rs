@@ -70,24 +70,6 @@ impl MoveMemory {
         }
     }
 
-    /// Returns the client memory, if it is such.
-    #[must_use]
-    pub fn into_client(self) -> Option<ClientSegments> {
-        match self {
-            Self::Client(segments) => Some(segments),
-            _ => None,
-        }
-    }
-
-    /// Returns the buffer of the pool, if it is one.
-    #[must_use]
-    pub fn into_buffer(self) -> Option<PoolBuffer> {
-        match self {
-            Self::Buffer(buffer) => Some(buffer),
-            _ => None,
-        }
-    }
-
     /// Returns the bytes, if they belong to this process alone.
     pub(super) fn own_bytes(&self) -> Option<&[u8]> {
         match self {

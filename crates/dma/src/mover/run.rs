@@ -12,15 +12,14 @@ use std::ops::Range;
 /// Bytes on the stack between two shared memories.
 const BOUNCE_BYTES: usize = 4_096;
 
-/// Does all steps of a checked job, of which copies of at least `streaming_from` bytes that are not read soon pass the cache by.
-pub(super) fn run(job: &mut MoveJob, streaming_from: usize) {
+/// Does all steps of a checked job.
+pub(super) fn run(job: &mut MoveJob) {
     let MoveJob { memories, steps, results, durability, cache_intent, promise } = job;
     results.clear();
-    let streams = *cache_intent == CacheIntent::NotSoon;
     let mut run = StepRun {
         memories,
         durability: *durability,
-        streaming_from: if streams { streaming_from } else { usize::MAX },
+        cache_intent: *cache_intent,
         streaming: StreamingCopies::default(),
         persistent: PersistentCopies::default(),
         is_flushed: false,
@@ -41,7 +40,7 @@ const BEYOND_CAPACITY: &str = "a checked step extends a vector beyond its capaci
 struct StepRun<'a> {
     memories: &'a mut [MoveMemory],
     durability: MoveDurability,
-    streaming_from: usize,
+    cache_intent: CacheIntent,
     streaming: StreamingCopies,
     persistent: PersistentCopies,
     is_flushed: bool,
@@ -85,7 +84,7 @@ impl StepRun<'_> {
             assert!(from.bytes <= target.capacity() - to.offset, "{BEYOND_CAPACITY}");
             return target.extend_from_slice(&bytes[from.start.offset..from.start.offset + from.bytes]);
         }
-        let streams = from.bytes >= self.streaming_from;
+        let streams = self.cache_intent == CacheIntent::NotSoon;
         let (mut streaming, mut persistent) =
             (std::mem::take(&mut self.streaming), std::mem::take(&mut self.persistent));
         self.with_target(from, to, |source, target| match source {

@@ -1,7 +1,8 @@
 //! Extents on the medium: their blocks are opened, filled page by page, and left out of the page cache.
 //!
-//! Input: bytes of values. Output: programs of their pages; pages copied to their readers. Invariant: a page of an extent holds the order of its block, by
-//! which it proves itself; no page of one stays in device DRAM once its readers have copied it.
+//! Input: bytes of values. Output: programs of their pages; pages copied to their readers. Invariant: a page of an extent
+//! holds the order of its block, by which it proves itself; no page of one stays in device DRAM once its readers have copied
+//! it.
 
 use super::FlashLog;
 use crate::command::ValueSource;
