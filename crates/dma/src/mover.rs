@@ -8,12 +8,13 @@
 //! is read or written by a single short copy needs no job: it calls the kernels of [`headwater_host::copy`].
 //!
 //! # What this does not do
-//! It has no channel to a DMA engine yet: the CPU does every job at once.
+//! It has no channel to a DMA engine yet: the CPU does every job at once. [`policy`] decides what channels will do.
 
 mod counters;
 mod error;
 mod job;
 mod memory;
+pub mod policy;
 mod run;
 
 pub use counters::{LARGE_JOB_BYTES, MoverCounters};

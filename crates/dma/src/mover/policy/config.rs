@@ -1,0 +1,42 @@
+//! The settings of the policy.
+
+/// The settings of a policy. The rates are where it starts; it learns its own.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PolicyConfig {
+    /// The length in bytes below which the CPU does a job without a decision, by
+    /// [direction](super::MoveDirection::ALL).
+    pub threshold_bytes: [u64; 4],
+    /// The fewest bytes that an engine gets of a job that is split.
+    pub part_min_bytes: u64,
+    /// The expected rate of the CPU, in bytes a nanosecond.
+    pub cpu_bytes_per_ns: f64,
+    /// The expected rate of a channel, in bytes a nanosecond.
+    pub channel_bytes_per_ns: f64,
+    /// The expected time of a channel before its first byte, in nanoseconds.
+    pub channel_fixed_ns: f64,
+    /// The expected share that a channel's time grows by for each memory of another node.
+    pub distance_share: f64,
+    /// The share of the time of jobs that exploration may cost, each job counting the same.
+    pub explore_share: f64,
+    /// The share by which a way must be faster to replace the one in use, or one with fewer engines.
+    pub margin: f64,
+    /// The most classes of work (operation, direction, pair of nodes) that are remembered.
+    pub classes_max: usize,
+}
+
+impl Default for PolicyConfig {
+    /// Returns thresholds of 4 KiB and the rates of a DSA channel and one core, which `LightDSA` published.
+    fn default() -> Self {
+        Self {
+            threshold_bytes: [4_096; 4],
+            part_min_bytes: 1_024,
+            cpu_bytes_per_ns: 9.6,
+            channel_bytes_per_ns: 29.9,
+            channel_fixed_ns: 1_160.0,
+            distance_share: 0.3,
+            explore_share: 0.015,
+            margin: 0.02,
+            classes_max: 16,
+        }
+    }
+}
