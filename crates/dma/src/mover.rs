@@ -7,42 +7,151 @@
 //! A list of copies is a scatter or a gather with one completion: a part of a value that lies in many pages is one job. What
 //! is read or written by a single short copy needs no job: it calls the kernels of [`headwater_host::copy`].
 //!
+//! # Engines
+//! The CPU does every job of a mover without channels. [`Mover::with_channels`] has some beside it: the [`policy`] decides
+//! which of them does a job, or which steps of it. A [`SoftwareChannel`] is a thread.
+//!
 //! # What this does not do
-//! It has no channel to a DMA engine yet: the CPU does every job at once. [`policy`] decides what channels will do.
+//! It has no channel to a DMA engine yet.
 
+mod channel;
 mod counters;
+mod engines;
 mod error;
 mod job;
+mod job_exchange;
 mod memory;
 pub mod policy;
 mod run;
+mod software_channel;
+mod split;
+#[cfg(all(test, not(loom)))]
+mod tests;
 
-pub use counters::{LARGE_JOB_BYTES, MoverCounters};
-pub use error::InvalidStep;
+pub use channel::{ChannelRefusal, EndedJob, JobEnd, MoveChannel, RefusedJob};
+pub use counters::{ChannelCounters, LARGE_JOB_BYTES, MoverCounters};
+pub use error::{InvalidJob, InvalidStep};
 pub use job::{CacheIntent, MemoryPlace, MemoryRange, MoveDurability, MoveJob, MoveStep, StepResult};
 pub use memory::MoveMemory;
+pub use software_channel::{ChannelStartError, SoftwareChannel};
+
+use engines::MoveEngines;
+use headwater_host::clock::{Clock, Nanos};
+use policy::{MovePolicy, PolicyConfig};
+use std::os::fd::BorrowedFd;
 
 /// A mover of payload. A device has one.
 #[derive(Debug, Default)]
 pub struct Mover {
     counters: MoverCounters,
+    /// Channels; `None` if the CPU does everything.
+    engines: Option<Box<MoveEngines>>,
+    /// Jobs that were started without channels.
+    done: Vec<(u64, MoveJob)>,
+    next_ticket: u64,
 }
 
+/// A started job. Its mover returns the job to it.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "the memories of a started job return only to its ticket"]
+pub struct MoveTicket(u64);
+
 impl Mover {
-    /// Does a job.
+    /// Creates a mover with channels, of which the policy uses at most [`policy::CHANNELS_MAX`]. `clock` measures what
+    /// engines take, for the policy.
+    #[must_use]
+    pub fn with_channels(channels: Vec<Box<dyn MoveChannel>>, config: PolicyConfig, clock: Clock) -> Self {
+        let has_channels = !channels.is_empty();
+        let engines = has_channels.then(|| Box::new(MoveEngines::new(channels, config, clock)));
+        Self { engines, ..Self::default() }
+    }
+
+    /// Does a job, and returns when it is done. With channels, steps of it run on several engines at once where none needs
+    /// what another writes. Ranges of client memory count as apart, also if the client gave the same bytes twice.
     ///
     /// # Errors
     /// [`InvalidStep`] if a step names what the job does not have, or may not write; nothing was done.
     pub fn run(&mut self, job: &mut MoveJob) -> Result<(), InvalidStep> {
+        job.begin();
         job.check()?;
         self.counters.count(job.bytes());
-        run::run(job);
+        match &mut self.engines {
+            None => run::run(job),
+            Some(engines) => engines.run(job),
+        }
         Ok(())
     }
 
-    /// Returns the counters of the jobs that were done.
+    /// Starts a job, as a whole, on the engine that the policy chooses. The CPU does its jobs before this returns.
+    ///
+    /// # Errors
+    /// [`InvalidJob`] returns the job if a step cannot be run; nothing was done.
+    pub fn start(&mut self, mut job: MoveJob) -> Result<MoveTicket, InvalidJob> {
+        job.begin();
+        if let Err(reason) = job.check() {
+            return Err(InvalidJob { job: Box::new(job), reason });
+        }
+        self.counters.count(job.bytes());
+        if let Some(engines) = &mut self.engines {
+            return Ok(engines.start(job));
+        }
+        run::run(&mut job);
+        self.next_ticket += 1;
+        self.done.push((self.next_ticket, job));
+        Ok(MoveTicket(self.next_ticket))
+    }
+
+    /// Returns a started job if it is done. Never blocks. A ticket of another mover has no job here.
+    pub fn poll(&mut self, ticket: &MoveTicket) -> Option<MoveJob> {
+        match &mut self.engines {
+            Some(engines) => engines.take(ticket),
+            None => self.done_job(ticket),
+        }
+    }
+
+    /// Returns a started job when it is done; `None` if it is not after `longest`, or if the ticket has no job here. Polls for
+    /// a short time, then sleeps.
+    pub fn wait(&mut self, ticket: &MoveTicket, longest: Nanos) -> Option<MoveJob> {
+        match &mut self.engines {
+            Some(engines) => engines.wait(ticket, longest),
+            None => self.done_job(ticket),
+        }
+    }
+
+    fn done_job(&mut self, ticket: &MoveTicket) -> Option<MoveJob> {
+        let at = self.done.iter().position(|(done, _)| *done == ticket.0)?;
+        Some(self.done.swap_remove(at).1)
+    }
+
+    /// Prepares a sleep on the descriptors of all channels, each of which becomes readable when a job of it ends. Returns
+    /// `None` if the owner must poll first, or a channel must be polled.
+    pub fn prepare_sleep(&mut self) -> Option<Vec<BorrowedFd<'_>>> {
+        let channels = self.engines.as_mut().map_or(&mut [][..], |engines| engines.channels_mut());
+        let may_sleep = channels.iter_mut().all(|channel| channel.prepare_sleep());
+        let descriptors = channels.iter().map(|channel| channel.wake_descriptor());
+        may_sleep.then(|| descriptors.collect()).flatten()
+    }
+
+    /// Returns the counters of the jobs that were started.
     #[must_use]
     pub fn counters(&self) -> MoverCounters {
         self.counters
+    }
+
+    /// Returns the counters of the channels; zeroes without any.
+    #[must_use]
+    pub fn channel_counters(&self) -> ChannelCounters {
+        self.engines.as_ref().map_or_else(ChannelCounters::default, |engines| engines.counters())
+    }
+
+    /// Returns the policy over the channels; `None` without any.
+    #[must_use]
+    pub fn policy(&self) -> Option<&MovePolicy> {
+        self.engines.as_ref().map(|engines| engines.policy())
+    }
+
+    /// Returns the policy, to freeze it or to resume it.
+    pub fn policy_mut(&mut self) -> Option<&mut MovePolicy> {
+        self.engines.as_mut().map(|engines| engines.policy_mut())
     }
 }

@@ -5,10 +5,12 @@
 use bytes::Bytes;
 use headwater_dma::frame::{FRAME_BYTES, MediaFrame};
 use headwater_dma::iova::{ClientMemory, Iova};
+use headwater_dma::mover::policy::PolicyConfig;
 use headwater_dma::mover::{
-    CacheIntent, InvalidStep, LARGE_JOB_BYTES, MemoryPlace, MoveDurability, MoveJob, MoveMemory, MoveStep,
-    Mover, StepResult,
+    CacheIntent, InvalidStep, LARGE_JOB_BYTES, MemoryPlace, MoveChannel, MoveDurability, MoveJob, MoveMemory,
+    MoveStep, Mover, SoftwareChannel, StepResult,
 };
+use headwater_host::clock::{Clock, Nanos};
 use headwater_host::copy::persist::{DrainPromise, WriteBackInstruction, write_back_instruction};
 use headwater_host::shared_memory::SharedMemory;
 
@@ -155,7 +157,36 @@ fn draw(expected: &mut [Vec<u8>], random: &mut fastrand::Rng, is_persistent: boo
 
 #[test]
 fn jobs_move_what_a_byte_loop_moves() {
-    let mut mover = Mover::default();
+    check_jobs(&mut Mover::default());
+}
+
+#[test]
+fn jobs_split_over_channels_move_what_a_byte_loop_moves() {
+    for channels in [1, 3] {
+        let clock = Clock::start();
+        let channels = (0..channels).map(|_| {
+            let channel = SoftwareChannel::start(clock, Nanos::from_micros(50)).unwrap();
+            Box::new(channel) as Box<dyn MoveChannel>
+        });
+        // Channels seem fast, so that they get parts of every job.
+        let eager = PolicyConfig {
+            threshold_bytes: [1; 4],
+            part_min_bytes: 1,
+            cpu_bytes_per_ns: 0.5,
+            channel_bytes_per_ns: 0.5,
+            channel_fixed_ns: 0.0,
+            ..PolicyConfig::default()
+        };
+        let mut mover = Mover::with_channels(channels.collect(), eager, clock);
+        mover.policy_mut().unwrap().freeze();
+        check_jobs(&mut mover);
+        let counters = mover.channel_counters();
+        assert!(counters.channel_jobs > 20, "{counters:?}");
+        assert_eq!(counters.abandoned, 0);
+    }
+}
+
+fn check_jobs(mover: &mut Mover) {
     for seed in 0..400 {
         let mut random = fastrand::Rng::with_seed(seed);
         let is_persistent = random.bool();

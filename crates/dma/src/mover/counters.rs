@@ -28,3 +28,20 @@ impl MoverCounters {
         *sum += bytes as u64;
     }
 }
+
+/// The jobs and parts of jobs that channels did, from the start of a mover on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ChannelCounters {
+    /// Jobs and parts that channels took.
+    pub channel_jobs: u64,
+    /// Bytes of their steps.
+    pub channel_bytes: u64,
+    /// Those of them that the CPU took back, because the channel had not begun them in time.
+    pub taken_back: u64,
+    /// Those of them that a channel abandoned, and the CPU ended.
+    pub abandoned: u64,
+    /// Jobs and parts that a channel refused, and the CPU did.
+    pub refused: u64,
+    /// Parts that could not be split off, because the steps share a private memory.
+    pub not_split: u64,
+}

@@ -1,5 +1,6 @@
 //! The reasons that a job cannot be run.
 
+use super::MoveJob;
 use thiserror::Error;
 
 /// The reason that a job cannot be run as it was described. Nothing of it was done.
@@ -64,4 +65,15 @@ pub enum InvalidStep {
         /// The memory it names.
         memory: usize,
     },
+}
+
+/// A job that was not started.
+#[derive(Debug, Error)]
+#[error("{reason}")]
+pub struct InvalidJob {
+    /// The job, unchanged.
+    pub job: Box<MoveJob>,
+    /// The reason.
+    #[source]
+    pub reason: InvalidStep,
 }

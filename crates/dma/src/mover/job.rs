@@ -2,12 +2,14 @@
 //!
 //! Input: memories, then steps that name ranges of them. Output: a job that the mover runs, and that returns with its memories
 //! and one result a step. Invariant: every range of a checked job lies in its memory, and no step writes what it also reads;
-//! steps run in their order, each exactly once, wherever they run.
+//! steps run in their order, each exactly once, wherever they run. Ranges of client memory may be the same bytes by two names:
+//! what is in them then is the client's own affair.
 //!
 //! A list of copies is a scatter or a gather, steps of several kinds are a sequence; both have one completion.
 
 use super::error::InvalidStep;
 use super::memory::MoveMemory;
+use super::policy::MoveOperation;
 use headwater_host::copy::persist::DrainPromise;
 
 /// A byte in a memory of a job.
@@ -112,6 +114,64 @@ impl MoveStep {
     }
 }
 
+impl MoveStep {
+    /// Returns the operation, for the policy.
+    pub(super) const fn operation(&self) -> MoveOperation {
+        match self {
+            Self::Copy { .. } => MoveOperation::Copy,
+            Self::CopyCrc32c { .. } => MoveOperation::CopyCrc32c,
+            Self::Dualcast { .. } => MoveOperation::Dualcast,
+            Self::Fill { .. } => MoveOperation::Fill,
+            Self::Compare { .. } => MoveOperation::Compare,
+            Self::Crc32c { .. } => MoveOperation::Crc32c,
+            Self::Flush { .. } => MoveOperation::Flush,
+        }
+    }
+
+    /// Calls `each` with the ranges that the step reads.
+    pub(super) fn for_each_read(&self, mut each: impl FnMut(MemoryRange)) {
+        match *self {
+            Self::Copy { from, .. } | Self::CopyCrc32c { from, .. } | Self::Dualcast { from, .. } => {
+                each(from);
+            }
+            Self::Fill { .. } => {}
+            Self::Compare { range, with } => {
+                each(range);
+                each(with.range(range.bytes));
+            }
+            Self::Crc32c { of, .. } | Self::Flush { of } => each(of),
+        }
+    }
+
+    /// Calls `each` with the ranges that the step writes.
+    pub(super) fn for_each_write(&self, mut each: impl FnMut(MemoryRange)) {
+        match *self {
+            Self::Copy { from, to } | Self::CopyCrc32c { from, to, .. } => each(to.range(from.bytes)),
+            Self::Dualcast { from, to } => to.into_iter().for_each(|to| each(to.range(from.bytes))),
+            Self::Fill { to, .. } => each(to),
+            Self::Compare { .. } | Self::Crc32c { .. } | Self::Flush { .. } => {}
+        }
+    }
+
+    /// Returns the step with new numbers for its memories: `numbers[old]` is the new one.
+    pub(super) fn renumbered(mut self, numbers: &[usize]) -> Self {
+        let places: [Option<&mut MemoryPlace>; 3] = match &mut self {
+            Self::Copy { from, to } | Self::CopyCrc32c { from, to, .. } => {
+                [Some(&mut from.start), Some(to), None]
+            }
+            Self::Dualcast { from, to: [first, second] } => {
+                [Some(&mut from.start), Some(first), Some(second)]
+            }
+            Self::Fill { to: range, .. } | Self::Crc32c { of: range, .. } | Self::Flush { of: range } => {
+                [Some(&mut range.start), None, None]
+            }
+            Self::Compare { range, with } => [Some(&mut range.start), Some(with), None],
+        };
+        places.into_iter().flatten().for_each(|place| place.memory = numbers[place.memory]);
+        self
+    }
+}
+
 /// The result of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StepResult {
@@ -138,10 +198,10 @@ pub enum MoveDurability {
 /// The use of what a job wrote.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CacheIntent {
-    /// It is read soon: it stays in the cache.
+    /// It is read soon: it stays in the cache, unless the job is persistent.
     #[default]
     ReadSoon,
-    /// It is not read soon: long copies pass the cache by.
+    /// It is not read soon: long copies between private memories pass the cache by.
     NotSoon,
 }
 
@@ -233,6 +293,12 @@ impl MoveJob {
     #[must_use]
     pub fn into_memories(self) -> Vec<MoveMemory> {
         self.memories
+    }
+
+    /// Forgets the results of an earlier run.
+    pub(super) fn begin(&mut self) {
+        self.results.clear();
+        self.promise = None;
     }
 
     /// Removes steps and results, and returns the memories, so that the job can be filled again without an allocation.
@@ -336,7 +402,9 @@ impl JobCheck<'_> {
     }
 
     fn check_apart(&self, from: MemoryRange, to: MemoryPlace) -> Result<(), InvalidStep> {
-        let is_same = from.start.memory == to.memory;
+        let memories = &self.job.memories;
+        let is_same =
+            memories[from.start.memory].is_same(&memories[to.memory]) || from.start.memory == to.memory;
         let (first, second) = (from.start.offset, to.offset);
         // Both ranges were checked: their ends do not overflow.
         let is_apart = first + from.bytes <= second || second + from.bytes <= first;

@@ -70,6 +70,26 @@ impl MoveMemory {
         }
     }
 
+    /// Returns true if both are handles to one shared memory.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        matches!((self, other), (Self::Shared(one), Self::Shared(other)) if one.is_same(other))
+    }
+
+    /// Returns true if another [`handle`](Self::handle) to the same bytes can be had.
+    pub(super) fn has_handles(&self) -> bool {
+        matches!(self, Self::Client(_) | Self::Shared(_) | Self::Bytes(_))
+    }
+
+    /// Returns another handle to the same bytes, if its kind has them.
+    pub(super) fn handle(&self) -> Option<Self> {
+        match self {
+            Self::Client(segments) => Some(Self::Client(segments.clone())),
+            Self::Shared(region) => Some(Self::Shared(region.clone())),
+            Self::Bytes(bytes) => Some(Self::Bytes(bytes.clone())),
+            Self::Buffer(_) | Self::Frame(_) | Self::Vec(_) => None,
+        }
+    }
+
     /// Returns the bytes, if they belong to this process alone.
     pub(super) fn own_bytes(&self) -> Option<&[u8]> {
         match self {

@@ -5,17 +5,16 @@
 
 use super::job::{CacheIntent, MemoryPlace, MemoryRange, MoveDurability, MoveJob, MoveStep, StepResult};
 use super::memory::MoveMemory;
-use headwater_host::copy::persist::{PersistentCopies, drain};
+use headwater_host::copy::persist::PersistentCopies;
 use headwater_host::copy::{StreamingCopies, copy_crc32c, crc32c};
 use std::ops::Range;
 
 /// Bytes on the stack between two shared memories.
 const BOUNCE_BYTES: usize = 4_096;
 
-/// Does all steps of a checked job.
+/// Does the steps of a checked job that have no result yet.
 pub(super) fn run(job: &mut MoveJob) {
     let MoveJob { memories, steps, results, durability, cache_intent, promise } = job;
-    results.clear();
     let mut run = StepRun {
         memories,
         durability: *durability,
@@ -24,13 +23,14 @@ pub(super) fn run(job: &mut MoveJob) {
         persistent: PersistentCopies::default(),
         is_flushed: false,
     };
-    for step in steps.iter() {
+    for step in steps.iter().skip(results.len()) {
         results.push(run.step(step));
     }
     run.streaming.fence();
     if *durability == MoveDurability::Persistent || run.is_flushed {
-        // One drain for copies into private and into shared memory.
-        *promise = Some(drain());
+        // One drain for copies into private and into shared memory: nothing is flushed, so that it waits for both.
+        run.persistent.flush(&[]);
+        *promise = Some(run.persistent.drain());
     }
 }
 
@@ -53,7 +53,7 @@ impl StepRun<'_> {
             MoveStep::CopyCrc32c { from, to, seed } => {
                 return StepResult::Crc32c(self.copy_crc(from, to, seed));
             }
-            MoveStep::Dualcast { from, to } => to.into_iter().for_each(|to| self.copy(from, to)),
+            MoveStep::Dualcast { from, to } => self.dualcast(from, to),
             MoveStep::Fill { to, value } => self.fill(to, value),
             MoveStep::Compare { range, with } => return self.compare(range, with),
             MoveStep::Crc32c { of, seed } => return StepResult::Crc32c(self.crc(of, seed)),
@@ -141,30 +141,57 @@ impl StepRun<'_> {
         }
     }
 
-    /// Calls `each` with the bytes of a range, in order: once with private ones, else with copies of parts.
-    fn for_each_part(&mut self, from: MemoryRange, mut each: impl FnMut(&mut Self, usize, &[u8])) {
+    /// Calls `each` with copies of the parts of a range, in order, until it returns false.
+    fn for_each_part(&mut self, from: MemoryRange, mut each: impl FnMut(&mut Self, usize, &[u8]) -> bool) {
         let (memory, start) = (from.start.memory, from.start.offset);
         let mut bounce = [0; BOUNCE_BYTES];
         for at in (0..from.bytes).step_by(BOUNCE_BYTES) {
             let part = &mut bounce[..BOUNCE_BYTES.min(from.bytes - at)];
             self.memories[memory].copy_in(start + at, part);
-            each(self, at, part);
+            if !each(self, at, part) {
+                break;
+            }
+        }
+    }
+
+    /// Copies a range to two places. Memory that a client may change during the copy is read once: the copies are alike.
+    fn dualcast(&mut self, from: MemoryRange, [first, second]: [MemoryPlace; 2]) {
+        let is_own = |place: MemoryPlace| self.memories[place.memory].own_bytes().is_some();
+        if is_own(from.start) || is_own(first) {
+            let again = if is_own(from.start) { from } else { first.range(from.bytes) };
+            self.copy(from, first);
+            self.copy(again, second);
+        } else if is_own(second) {
+            self.copy(from, second);
+            self.copy(second.range(from.bytes), first);
+        } else {
+            self.for_each_part(from, |run, at, part| {
+                for to in [first, second] {
+                    run.write_shared(MemoryPlace::new(to.memory, to.offset + at), part);
+                }
+                true
+            });
         }
     }
 
     fn copy_to_shared(&mut self, from: MemoryRange, to: MemoryPlace) {
-        let is_persistent = self.durability == MoveDurability::Persistent;
-        let write = |target: &MoveMemory, offset: usize, bytes: &[u8]| match target {
-            MoveMemory::Shared(region) if is_persistent => {
-                region.copy_out_streaming(offset, bytes).expect("a step's range was checked");
-            }
-            target => target.copy_out(offset, bytes),
-        };
         if let Some(bytes) = self.memories[from.start.memory].own_bytes() {
             let bytes = &bytes[from.start.offset..from.start.offset + from.bytes];
-            return write(&self.memories[to.memory], to.offset, bytes);
+            return self.write_shared(to, bytes);
         }
-        self.for_each_part(from, |run, at, part| write(&run.memories[to.memory], to.offset + at, part));
+        self.for_each_part(from, |run, at, part| {
+            run.write_shared(MemoryPlace::new(to.memory, to.offset + at), part);
+            true
+        });
+    }
+
+    fn write_shared(&self, to: MemoryPlace, bytes: &[u8]) {
+        match &self.memories[to.memory] {
+            MoveMemory::Shared(region) if self.durability == MoveDurability::Persistent => {
+                region.copy_out_streaming(to.offset, bytes).expect("a step's range was checked");
+            }
+            target => target.copy_out(to.offset, bytes),
+        }
     }
 
     fn copy_crc_to_shared(&mut self, from: MemoryRange, to: MemoryPlace, seed: u32) -> u32 {
@@ -175,6 +202,7 @@ impl StepRun<'_> {
         } else {
             self.for_each_part(from, |run, at, part| {
                 crc = run.memories[to.memory].copy_out_crc32c(to.offset + at, part, crc);
+                true
             });
         }
         if self.durability == MoveDurability::Persistent {
@@ -207,17 +235,21 @@ impl StepRun<'_> {
     }
 
     fn compare(&mut self, range: MemoryRange, with: MemoryPlace) -> StepResult {
+        let differs = |one: &[u8], other: &[u8]| one.iter().zip(other).position(|(one, other)| one != other);
+        let memories = [range.start.memory, with.memory].map(|memory| self.memories[memory].own_bytes());
+        if let [Some(one), Some(other)] = memories {
+            let one = &one[range.start.offset..range.start.offset + range.bytes];
+            let other = &other[with.offset..with.offset + range.bytes];
+            let found = if one == other { None } else { differs(one, other) };
+            return found.map_or(StepResult::Equal, StepResult::DiffersAt);
+        }
         let mut differs_at = None;
         let mut other = [0; BOUNCE_BYTES];
         self.for_each_part(range, |run, at, part| {
-            if differs_at.is_some() {
-                return;
-            }
             let other = &mut other[..part.len()];
             run.memories[with.memory].copy_in(with.offset + at, other);
-            if part != other {
-                differs_at = part.iter().zip(other).position(|(a, b)| a != b).map(|here| at + here);
-            }
+            differs_at = if part == other { None } else { differs(part, other).map(|here| at + here) };
+            differs_at.is_none()
         });
         differs_at.map_or(StepResult::Equal, StepResult::DiffersAt)
     }
@@ -227,7 +259,10 @@ impl StepRun<'_> {
             return crc32c(seed, &bytes[of.start.offset..of.start.offset + of.bytes]);
         }
         let mut crc = seed;
-        self.for_each_part(of, |_, _, part| crc = crc32c(crc, part));
+        self.for_each_part(of, |_, _, part| {
+            crc = crc32c(crc, part);
+            true
+        });
         crc
     }
 
