@@ -19,6 +19,7 @@ pub use resp_location::RespLocation;
 pub use resp_password::{PasswordFile, read_client_password, read_password};
 pub use size::ByteSize;
 
+use headwater_dma::mover::policy::CHANNELS_MAX;
 use headwater_io::attach::admin::AccessGrant;
 use headwater_ssd::engine::{Durability, LossDigest};
 use headwater_ssd::limits::NAMESPACES;
@@ -73,6 +74,8 @@ pub struct ConfigOverrides {
     pub capacity: Option<ByteSize>,
     /// Bytes of device DRAM for pages.
     pub memory: Option<ByteSize>,
+    /// Threads that move the bytes of large values beside the core.
+    pub mover_threads: Option<u8>,
     /// Durability of every namespace that has no table of its own in the file.
     pub durability: Option<DurabilityMode>,
     /// Path of the ready file.
@@ -113,6 +116,8 @@ pub struct NodeConfig {
     pub capacity: Option<ByteSize>,
     /// Bytes of device DRAM for pages.
     pub memory: ByteSize,
+    /// Threads that move the bytes of large values beside the core, at most [`CHANNELS_MAX`].
+    pub mover_threads: u8,
     /// Durability of each namespace.
     pub durability: [Durability; NAMESPACES],
     /// Path of the ready file.
@@ -142,6 +147,14 @@ pub enum ConfigError {
         path: PathBuf,
         /// The name of the namespace in the file.
         name: String,
+    },
+    /// Too many threads of the mover.
+    #[error(
+        "mover-threads = {found}: a mover has at most {CHANNELS_MAX} threads; give fewer, and leave a core to each"
+    )]
+    TooManyMovers {
+        /// The threads asked for.
+        found: u8,
     },
     /// An invalid grant.
     #[error("{}: [[grant]] {number}: {reason}", path.display())]
@@ -246,6 +259,7 @@ impl NodeConfig {
             nvme_tcp_psk: over.nvme_tcp_psk.or(from_file.nvme_tcp_psk),
             capacity: over.capacity.or(from_file.capacity),
             memory: over.memory.or(from_file.memory).unwrap_or(MEMORY_DEFAULT),
+            mover_threads: over.mover_threads.or(from_file.mover_threads).unwrap_or(0),
             durability,
             ready_file: over.ready_file.or(from_file.ready_file),
             accept_loss: over.accept_loss,
@@ -262,6 +276,9 @@ impl NodeConfig {
         at_least("capacity", capacity, CAPACITY_MIN)?;
         if capacity > CAPACITY_MAX {
             return Err(ConfigError::TooLarge { setting: "capacity", found: capacity, max: CAPACITY_MAX });
+        }
+        if usize::from(self.mover_threads) > CHANNELS_MAX {
+            return Err(ConfigError::TooManyMovers { found: self.mover_threads });
         }
         at_least("memory", self.memory, MEMORY_MIN)
     }
@@ -280,6 +297,7 @@ fn setting_without_effect(over: &ConfigOverrides, file: &file::FileConfig) -> Op
         ("capacity", over.capacity.or(file.capacity).is_some()),
         ("accept-loss", over.accept_loss.is_some()),
         ("memory", over.memory.or(file.memory).is_some()),
+        ("mover-threads", over.mover_threads.or(file.mover_threads).is_some()),
         ("durability", over.durability.is_some() || file.durability.is_some() || !file.namespace.is_empty()),
     ];
     given.into_iter().find_map(|(setting, is_given)| is_given.then_some(setting))

@@ -4,6 +4,8 @@
 //! as it is.
 
 use crate::limits::NAMESPACES;
+use headwater_dma::mover::ChannelCounters;
+use headwater_dma::mover::policy::DecisionCounters;
 use headwater_dma::pool::Pool;
 use headwater_host::clock::Nanos;
 use std::fmt;
@@ -193,6 +195,10 @@ pub struct DeviceStats {
     pub moved_in_large_jobs: u64,
     /// Bytes that the mover moved in smaller jobs.
     pub moved_in_small_jobs: u64,
+    /// Jobs that the channels of the mover did.
+    pub move_channels: ChannelCounters,
+    /// The decisions of the mover's policy, by their reasons.
+    pub move_decisions: DecisionCounters,
     /// Operations whose pages were all in device memory.
     pub cache_hits: u64,
     /// Pages that operations had to wait for.

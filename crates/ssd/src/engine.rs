@@ -44,6 +44,7 @@ use crate::media::{Media, MediaError};
 use crate::mutant::{Mutant, mutant};
 use administration::AdminState;
 use administration::host_traffic::count_traffic;
+use headwater_dma::mover::Mover;
 use headwater_host::clock::{Nanos, UnixMillis};
 use headwater_nvme::spec::status::Status;
 use schedule::OperationSchedule;
@@ -216,6 +217,12 @@ impl<M: Media> SsdDevice<M> {
         if let Some(slot) = self.default_durability.get_mut(namespace.index()) {
             *slot = durability;
         }
+    }
+
+    /// Sets the mover of the bytes of values in extents, as one with channels. A new device has one without any. Its counters
+    /// begin with it.
+    pub fn set_mover(&mut self, mover: Mover) {
+        self.ftl.set_mover(mover);
     }
 
     /// Returns a namespace's durability.

@@ -69,6 +69,7 @@ use catalog::Catalog;
 use doubt::Doubts;
 use find::PendingPrefetch;
 use garbage_collector::GarbageCollector;
+use headwater_dma::mover::Mover;
 use headwater_dma::pool::Pool;
 use headwater_host::clock::{Nanos, UnixMillis};
 use headwater_host::width::narrow;
@@ -193,6 +194,11 @@ impl<M: Media> Ftl<M> {
     /// Returns the medium.
     pub(crate) fn media(&self) -> &M {
         self.flash.media()
+    }
+
+    /// Sets the mover of the bytes of values in extents.
+    pub(crate) fn set_mover(&mut self, mover: Mover) {
+        self.flash.set_mover(mover);
     }
 
     /// Returns the medium, for a wait or an injected fault.
@@ -468,7 +474,9 @@ impl<M: Media> Ftl<M> {
         stats.index_bytes = self.index().bytes();
         stats.capacity_bytes = self.capacity_with(0);
         stats.commits = self.commit.commits();
-        let moved = self.flash.mover_counters();
+        let (mover, moved) = (self.flash.mover(), self.flash.mover().counters());
+        stats.move_channels = mover.channel_counters();
+        stats.move_decisions = mover.policy().map_or_else(Default::default, |policy| *policy.counters());
         (stats.moved_in_large_jobs, stats.moved_in_small_jobs) = (moved.large_bytes, moved.small_bytes);
         let (errors, last) = self.flash.read_errors();
         stats.read_errors += errors;

@@ -5,14 +5,16 @@
 
 use bytes::Bytes;
 use headwater_dma::iova::{ClientMemory, Iova};
-use headwater_host::clock::{Nanos, UnixMillis};
+use headwater_dma::mover::policy::PolicyConfig;
+use headwater_dma::mover::{ChannelCounters, MoveChannel, Mover, SoftwareChannel};
+use headwater_host::clock::{Clock, Nanos, UnixMillis};
 use headwater_host::shared_memory::SharedMemory;
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::{
     FrontEndId, NamespaceId, ReadRelease, RecordExpiry, SsdCommand, SsdCompletion, ValueReader, ValueSink,
     ValueSource, WriteCondition,
 };
-use headwater_ssd::engine::{DeviceConfig, SsdDevice, StartTime};
+use headwater_ssd::engine::{DeviceConfig, DeviceStats, SsdDevice, StartTime};
 use headwater_ssd::limits::VALUE_BYTES_MAX;
 use headwater_ssd::media::file::{FileMedia, FileOptions};
 use headwater_ssd::media::memory::MemoryMedia;
@@ -243,9 +245,31 @@ fn device_memory_holds_only_the_pages_on_their_way() {
 
 #[test]
 fn nine_tenths_of_the_bytes_of_long_values_move_in_large_jobs() {
+    let moved = move_long_values(Mover::default());
+    assert_eq!(moved.move_channels, ChannelCounters::default());
+}
+
+#[test]
+fn threads_of_the_mover_move_parts_of_long_values() {
+    let clock = Clock::start();
+    let channels = (0..2).map(|_| {
+        let channel = SoftwareChannel::start(clock, Nanos::from_micros(50)).unwrap();
+        Box::new(channel) as Box<dyn MoveChannel>
+    });
+    let mover = Mover::with_channels(channels.collect(), PolicyConfig::of_software_channels(), clock);
+    let moved = move_long_values(mover);
+    let channels = moved.move_channels;
+    assert!(channels.channel_jobs > 0, "{moved:?}");
+    assert_eq!((channels.abandoned, channels.refused, channels.not_split), (0, 0, 0), "{moved:?}");
+    assert!(moved.move_decisions.total() > 0, "{moved:?}");
+}
+
+/// Stores and reads long values of a client through a mover, and returns the statistics of the device.
+fn move_long_values(mover: Mover) -> DeviceStats {
     const VALUE: usize = (1 << 20) + 3_000;
     let folder = tempfile::TempDir::new().unwrap();
     let mut device = file_device(folder.path());
+    device.set_mover(mover);
     let mut memory = ClientMemory::new();
     memory.register(Iova(0), SharedMemory::anonymous(2 * VALUE).unwrap()).unwrap();
     let (from, into) =
@@ -278,6 +302,7 @@ fn nine_tenths_of_the_bytes_of_long_values_move_in_large_jobs() {
     let large = stats.moved_in_large_jobs;
     assert!(large * 10 >= payload * 9, "{large} of {payload} bytes moved in jobs of 16 KiB and more");
     assert!(large + stats.moved_in_small_jobs <= payload, "{stats:?}");
+    stats
 }
 
 #[test]

@@ -81,6 +81,9 @@ pub struct ServeArgs {
     /// 72MiB]
     #[arg(long, value_name = "SIZE")]
     memory: Option<ByteSize>,
+    /// Threads that move the bytes of large values beside the core, each on a core of its own: 0 to 16 [default: 0]
+    #[arg(long, value_name = "N")]
+    mover_threads: Option<u8>,
     /// Configuration file; flags override it
     #[arg(long, value_name = "FILE.toml")]
     config: Option<PathBuf>,
@@ -112,6 +115,7 @@ pub fn run(args: ServeArgs) -> Result<(), CommandFailure> {
         nvme_tcp_psk: args.nvme_tcp_psk,
         capacity: args.capacity,
         memory: args.memory,
+        mover_threads: args.mover_threads,
         durability: args.durability,
         ready_file: args.ready_file,
         accept_loss: args.accept_loss,

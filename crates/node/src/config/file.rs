@@ -51,6 +51,8 @@ pub struct FileConfig {
     pub capacity: Option<ByteSize>,
     /// Bytes of device DRAM for pages.
     pub memory: Option<ByteSize>,
+    /// Threads that move the bytes of large values beside the core.
+    pub mover_threads: Option<u8>,
     /// Durability of every namespace that has no table of its own.
     pub durability: Option<DurabilityMode>,
     /// Path of the ready file.

@@ -6,6 +6,7 @@
 mod pool;
 
 use super::MetricsSnapshot;
+use headwater_dma::mover::policy::DecisionReason;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue, EncodeMetric};
 use prometheus_client::metrics::counter::ConstCounter;
@@ -78,6 +79,7 @@ impl SnapshotCollector {
             "Bytes of values that the mover moved in smaller jobs",
             device.moved_in_small_jobs,
         )?;
+        self.mover(encoder)?;
         counter(encoder, "cache_hits", "Page reads answered from device DRAM", device.cache_hits)?;
         counter(encoder, "cache_misses", "Page reads that went to the media", device.cache_misses)?;
         counter(encoder, "damaged_records", "Records whose checksum did not match", device.damaged)?;
@@ -106,6 +108,33 @@ impl SnapshotCollector {
             "Unreadable pages whose loss was accepted at the start",
             device.unreadable_pages,
         )
+    }
+
+    /// Encodes what the channels of the mover did.
+    fn mover(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let channels = self.0.device.move_channels;
+        counter(
+            encoder,
+            "moved_on_channels_bytes",
+            "Bytes of values that threads of the mover were given",
+            channels.channel_bytes,
+        )?;
+        let undone = [
+            ("taken_back", channels.taken_back),
+            ("abandoned", channels.abandoned),
+            ("refused", channels.refused),
+            ("not_split", channels.not_split),
+        ];
+        let rows: Vec<LabelledValue<'_>> =
+            undone.into_iter().map(|(reason, jobs)| (vec![("reason", reason.to_owned())], jobs)).collect();
+        counters(encoder, "moves_by_the_core_instead", "Jobs that the core did instead of a channel", &rows)?;
+        let decisions = self.0.device.move_decisions;
+        let rows: Vec<LabelledValue<'_>> = DecisionReason::ALL
+            .into_iter()
+            .filter(|reason| decisions.of(*reason) > 0)
+            .map(|reason| (vec![("reason", reason.name().to_owned())], decisions.of(reason)))
+            .collect();
+        counters(encoder, "move_decisions", "Decisions about who moves the bytes of a job", &rows)
     }
 
     /// Encodes the damage of the medium.

@@ -14,7 +14,7 @@ use crate::log::page::{NO_RECORD, PAGE_CRC, PageKind, PageSpare, PagesBefore};
 use crate::log::prefix::Tick;
 use crate::media::geometry::{PAGE_DATA_BYTES, PageAddress};
 use crate::media::{Media, MediaError};
-use headwater_dma::mover::{MemoryPlace, MoveMemory, MoveStep, MoverCounters};
+use headwater_dma::mover::{MemoryPlace, MoveMemory, MoveStep, Mover};
 use headwater_host::clock::Nanos;
 use headwater_host::width::narrow;
 use std::ops::Range;
@@ -129,9 +129,14 @@ impl<M: Media> FlashLog<M> {
         self.move_job = job;
     }
 
-    /// Returns the counters of the mover.
-    pub(crate) fn mover_counters(&self) -> MoverCounters {
-        self.mover.counters()
+    /// Returns the mover, for its counters.
+    pub(crate) fn mover(&self) -> &Mover {
+        &self.mover
+    }
+
+    /// Sets the mover of values.
+    pub(crate) fn set_mover(&mut self, mover: Mover) {
+        self.mover = mover;
     }
 
     /// Submits filled pages of extents to the medium. Returns true if any was submitted.
