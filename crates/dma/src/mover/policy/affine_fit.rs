@@ -17,15 +17,6 @@ const DOUBT: f64 = 0.35;
 /// The fixed time is uncertain by at least this, in ns.
 const FIXED_SCALE_NANOS: f64 = 60.0;
 
-/// The effect of an observation on a fit.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum FitChange {
-    /// It is far from the prediction, and changed nothing: another one must confirm it.
-    Doubted,
-    /// The prediction for its length changed by a factor.
-    By(f64),
-}
-
 /// The fitted time of one engine in one class of work.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AffineFit {
@@ -66,13 +57,8 @@ impl AffineFit {
         self.variance = [START_VARIANCE, 0.0, START_VARIANCE];
     }
 
-    pub(super) fn scale(&mut self, factor: f64) {
-        self.fixed *= factor;
-        self.per_byte *= factor;
-    }
-
     /// Corrects the fit by an observation.
-    pub(super) fn observe(&mut self, bytes: f64, elapsed: f64, tick: u64) -> FitChange {
+    pub(super) fn observe(&mut self, bytes: f64, elapsed: f64, tick: u64) {
         let predicted = self.predict(bytes);
         #[expect(clippy::cast_precision_loss, reason = "a count of decisions, used as a rough age")]
         let age = tick.saturating_sub(self.last_tick) as f64;
@@ -89,12 +75,11 @@ impl AffineFit {
             let is_confirmed = self.doubts.iter().all(has_same_sense);
             self.doubts = [ratio, self.doubts[0]];
             if !is_confirmed {
-                return FitChange::Doubted;
+                return;
             }
             self.variance = [START_VARIANCE, 0.0, START_VARIANCE];
         }
         self.correct(bytes, predicted, ratio - 1.0);
-        FitChange::By(self.predict(bytes) / predicted)
     }
 
     fn correct(&mut self, bytes: f64, predicted: f64, error: f64) {

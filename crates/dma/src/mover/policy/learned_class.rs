@@ -5,20 +5,16 @@
 //! memory, shows in the rates of the company and nowhere else.
 
 use super::MoveObservation;
-use super::affine_fit::{AffineFit, FitChange};
+use super::affine_fit::AffineFit;
 use super::channel_traits::{CHANNELS_MAX, ChannelLoad, ChannelTraits};
 use super::config::PolicyConfig;
-use super::engine_mix::{COMPANIES, EngineMix, EngineTime, MIXES_MAX, company_of};
+use super::engine_mix::{COMPANIES, EngineTime, MIXES_MAX, company_of};
 use super::work_shape::WorkShape;
 
 /// The number of the CPU among the engines of a class; channels follow.
 pub(super) const CPU: usize = 0;
 /// Classes of the jobs in flight before a job: 1, 2 to 3, 4 and more.
 const DEPTHS: usize = 3;
-/// A fit that was not observed for so many decisions follows a change of the same engine in another company.
-const FOLLOWS_AFTER: u64 = 32;
-/// Observations before a fit is trusted to say that its engine changed.
-const TRUSTED_FROM: u32 = 16;
 /// Share of an observation in the learned share of the queue.
 const QUEUE_GAIN: f64 = 0.1;
 /// A channel that was observed without a queue within so many decisions learns nothing but its queue from a job behind
@@ -127,33 +123,8 @@ impl LearnedClass {
                 return;
             }
         }
-        let change = self.fits[index].observe(moved, elapsed, self.tick);
+        self.fits[index].observe(moved, elapsed, self.tick);
         self.engine_tick[engine] = self.tick;
-        let factor = match change {
-            FitChange::Doubted => return self.repeat_soon(company),
-            FitChange::By(factor) => factor,
-        };
-        if !(0.7..1.4).contains(&factor) {
-            self.repeat_soon(company);
-        }
-        if self.fits[index].seen < TRUSTED_FROM {
-            return;
-        }
-        for other in 0..COMPANIES {
-            let fit = &mut self.fits[engine * COMPANIES + other];
-            if other != company && fit.seen > 0 && self.tick - fit.last_tick > FOLLOWS_AFTER {
-                fit.scale(factor);
-            }
-        }
-    }
-
-    /// Lets the ways of a company be explored soon: an observation must be confirmed, or the engines changed.
-    fn repeat_soon(&mut self, company: usize) {
-        for mix in EngineMix::all(self.queue_share.len(), true) {
-            if company_of(mix.engines()) == company {
-                self.mix_tick[mix.index()] = 0;
-            }
-        }
     }
 
     fn learn_queue(&mut self, engine: usize, index: usize, observation: &MoveObservation) {
