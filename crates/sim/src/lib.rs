@@ -6,7 +6,7 @@
 //! The device code is the code that runs live; only time, flash and power are simulated: [`media::SimMedia`] models the
 //! timing of channels and dies, [`faults`] cuts the power and damages operations in flight, [`workload`] issues
 //! commands, and [`checker`] compares each completion with the device's promises. [`persistence`] simulates persistent
-//! memory, for algorithms that store there without a device.
+//! memory, for algorithms that store there without a device; [`move_model`] is a timing model of copies by CPU and DMA.
 #![forbid(unsafe_code)]
 
 pub mod checker;
@@ -15,6 +15,7 @@ pub mod faults;
 pub mod flash;
 pub mod id_window;
 pub mod media;
+pub mod move_model;
 pub mod persistence;
 pub mod presets;
 pub mod replay;
