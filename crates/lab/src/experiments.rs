@@ -11,6 +11,7 @@ mod io;
 mod large;
 mod memory;
 mod mixed;
+mod move_model;
 mod persist;
 mod pool;
 mod recovery;
@@ -31,6 +32,7 @@ use crate::experiment::LabExperiment;
 pub(crate) const TABLE: &[LabExperiment] = &[
     copy::EXPERIMENT,
     persist::EXPERIMENT,
+    move_model::EXPERIMENT,
     device::EXPERIMENT,
     resp::EXPERIMENT,
     pool::EXPERIMENT,
