@@ -35,6 +35,8 @@ pub(super) struct Decision<'a> {
     usable: usize,
     /// Channels with jobs in flight: their bytes take a part of the memory's bandwidth.
     busy: usize,
+    /// The engines of the way that is looked at.
+    times: [EngineTime; CHANNELS_MAX + 1],
 }
 
 impl<'a> Decision<'a> {
@@ -46,7 +48,17 @@ impl<'a> Decision<'a> {
     ) -> Self {
         let (order, bytes) = ([0; CHANNELS_MAX], as_float(shape.bytes));
         let busy = loads.iter().take(channels.len()).filter(|load| load.jobs > 0).count();
-        Self { shape, loads, channels, config, bytes, order, usable: 0, busy }
+        Self {
+            shape,
+            loads,
+            channels,
+            config,
+            bytes,
+            order,
+            usable: 0,
+            busy,
+            times: [EngineTime::default(); CHANNELS_MAX + 1],
+        }
     }
 
     pub(super) fn run(&mut self, learned: &mut LearnedClass, is_frozen: bool) -> MovePlan {
@@ -111,33 +123,33 @@ impl<'a> Decision<'a> {
         usize::from(mix.has_cpu) + idle + self.busy
     }
 
-    /// Returns the engines of a way, the CPU first, and their number.
-    fn engines(&self, learned: &LearnedClass, mix: EngineMix) -> ([EngineTime; CHANNELS_MAX + 1], usize) {
+    /// Sets the times of the engines of a way, the CPU first. Returns their number.
+    fn set_times(&mut self, learned: &LearnedClass, mix: EngineMix) -> usize {
         let company = company_of(self.together(mix));
         let part = self.bytes / as_float(mix.engines() as u64);
-        let mut times = [EngineTime::default(); CHANNELS_MAX + 1];
         let mut count = 0;
         if mix.has_cpu {
-            times[0] = learned.time(CPU, company, ChannelLoad::default(), part);
+            self.times[0] = learned.time(CPU, company, ChannelLoad::default(), part);
             count = 1;
         }
-        for channel in &self.order[..mix.channels] {
-            times[count] = learned.time(channel + 1, company, self.load(*channel), part);
+        for at in 0..mix.channels {
+            let channel = self.order[at];
+            self.times[count] = learned.time(channel + 1, company, self.load(channel), part);
             count += 1;
         }
-        (times, count)
+        count
     }
 
     /// Returns the fastest way and its time. A way with more engines, or another one than the last time, must be faster
     /// by the margin: the estimates are not exact, and a change costs more than it gains.
-    fn fastest(&self, learned: &LearnedClass, nanos: &mut [f64; MIXES_MAX]) -> (EngineMix, f64) {
+    fn fastest(&mut self, learned: &LearnedClass, nanos: &mut [f64; MIXES_MAX]) -> (EngineMix, f64) {
         let part_min = as_float(self.config.part_min_bytes);
         let last = usize::from(learned.mix_of_size[size_class(self.shape.bytes)]);
         let mut fastest = (EngineMix::CPU, f64::INFINITY);
         for mix in EngineMix::all(self.usable, self.shape.split == JobSplit::Allowed) {
-            let (times, count) = self.engines(learned, mix);
+            let count = self.set_times(learned, mix);
             let part_min = if mix.index() == last { 0.75 * part_min } else { part_min };
-            let Some(end) = common_end(&times[..count], self.bytes, part_min) else { continue };
+            let Some(end) = common_end(&self.times[..count], self.bytes, part_min) else { continue };
             nanos[mix.index()] = end;
             let needed = if mix.index() == last {
                 1.0 + self.config.margin
@@ -168,7 +180,7 @@ impl<'a> Decision<'a> {
     }
 
     /// Returns the fastest plan with a part for a channel that was not observed for long, if exploration can pay for it.
-    fn stale_channel(&self, learned: &mut LearnedClass, mix: EngineMix, end: f64) -> Option<MovePlan> {
+    fn stale_channel(&mut self, learned: &mut LearnedClass, mix: EngineMix, end: f64) -> Option<MovePlan> {
         let stale =
             *self.order[..self.usable].iter().min_by_key(|channel| learned.engine_tick[*channel + 1])?;
         let is_fresh = learned.tick - learned.engine_tick[stale + 1] <= CHANNEL_STALE_AFTER;
@@ -203,15 +215,15 @@ impl<'a> Decision<'a> {
     }
 
     /// Returns the plan for a way: every engine ends at the same time, but for rounding.
-    fn plan(&self, learned: &LearnedClass, mix: EngineMix, end: f64, reason: DecisionReason) -> MovePlan {
-        let (times, count) = self.engines(learned, mix);
+    fn plan(&mut self, learned: &LearnedClass, mix: EngineMix, end: f64, reason: DecisionReason) -> MovePlan {
+        let count = self.set_times(learned, mix);
         let mut plan = MovePlan::cpu(0, Nanos(round(end, 1)), reason);
         plan.together = self.together(mix);
         let mut left = self.shape.bytes;
         // The first engine has the rest: the CPU, or the first channel.
         let with_first = if mix.has_cpu { 0 } else { 1 };
         let channels = &self.order[with_first..mix.channels];
-        for (channel, time) in channels.iter().zip(&times[1..count]) {
+        for (channel, time) in channels.iter().zip(&self.times[1..count]) {
             let share = (end - time.start) * time.rate;
             let part = round(share, self.grain()).min(left);
             plan.channel_bytes[*channel] = part;

@@ -22,12 +22,30 @@ const QUEUE_GAIN: f64 = 0.1;
 const IDLE_WITHIN: u64 = 64;
 const SIZE_CLASSES: usize = 65;
 
+/// The affine time of an engine in a company.
+#[derive(Clone, Copy, Debug)]
+struct CurrentTime {
+    fixed: f64,
+    per_byte: f64,
+    rate: f64,
+}
+
+impl CurrentTime {
+    /// Returns the parameters of a fit. Only a CPU can begin before a shared limit applies.
+    fn of(fit: &AffineFit, engine: usize) -> Self {
+        let fixed = if engine == CPU { fit.fixed() } else { fit.fixed().max(0.0) };
+        Self { fixed, per_byte: fit.per_byte(), rate: 1.0 / fit.per_byte() }
+    }
+}
+
 /// The state of one class of work.
 #[derive(Clone, Debug)]
 pub(super) struct LearnedClass {
     pub(super) shape: WorkShape,
     /// One fit for each engine and company.
     fits: Vec<AffineFit>,
+    /// The parameters that decisions use, one for each fit: its own, or those that stand in for it.
+    current: Vec<CurrentTime>,
     /// The share of a channel's bytes in flight, beyond what it moves beside a new job, that it moves before that job.
     queue_share: Vec<[f64; DEPTHS]>,
     /// The decision at which an engine was observed last.
@@ -60,9 +78,11 @@ impl LearnedClass {
             let fixed = config.channel_fixed_ns * distance;
             fits.extend([AffineFit::new(fixed, distance / config.channel_bytes_per_ns); COMPANIES]);
         }
+        let current = fits.iter().enumerate().map(|(at, fit)| CurrentTime::of(fit, at / COMPANIES)).collect();
         Self {
             shape: *shape,
             fits,
+            current,
             queue_share: vec![[1.0; DEPTHS]; channels.len()],
             engine_tick: [0; CHANNELS_MAX + 1],
             idle_tick: [0; CHANNELS_MAX + 1],
@@ -84,18 +104,15 @@ impl LearnedClass {
 
     /// Returns the time of an engine for a part of about so many bytes.
     pub(super) fn time(&self, engine: usize, company: usize, load: ChannelLoad, part: f64) -> EngineTime {
-        let fit = self.fit(engine, company);
-        let queue = if engine == CPU { 0.0 } else { self.queued_bytes(engine, load, part) * fit.per_byte() };
-        let fixed = if engine == CPU { fit.fixed() } else { fit.fixed().max(0.0) };
-        EngineTime { start: fixed + queue, rate: 1.0 / fit.per_byte() }
+        let current = &self.current[engine * COMPANIES + company];
+        let queue =
+            if load.jobs == 0 { 0.0 } else { self.queued_bytes(engine, load, part) * current.per_byte };
+        EngineTime { start: current.fixed + queue, rate: current.rate }
     }
 
     /// Returns the bytes that a channel moves before it has moved a part: between those that a channel moves beside the
     /// part if it shares its rate equally, and all of those in flight, if it moves one job after another.
     fn queued_bytes(&self, engine: usize, load: ChannelLoad, part: f64) -> f64 {
-        if load.jobs == 0 {
-            return 0.0;
-        }
         let (beside, all) = queue_bounds(load, part);
         beside + self.queue_share[engine - 1][depth_class(load.jobs)] * (all - beside)
     }
@@ -125,6 +142,9 @@ impl LearnedClass {
         }
         self.fits[index].observe(moved, elapsed, self.tick);
         self.engine_tick[engine] = self.tick;
+        for company in 0..COMPANIES {
+            self.current[engine * COMPANIES + company] = CurrentTime::of(self.fit(engine, company), engine);
+        }
     }
 
     fn learn_queue(&mut self, engine: usize, index: usize, observation: &MoveObservation) {
