@@ -46,15 +46,23 @@ impl EngineMix {
         self.channels + self.has_cpu as usize
     }
 
-    /// Returns the ways to use up to so many channels, those with fewer engines first. Beyond four channels the number
-    /// doubles.
+    /// Returns the next way to use up to so many channels: those with fewer engines come first. Beyond four channels the
+    /// number doubles.
+    pub(super) const fn next(self, channels: usize, splits: bool) -> Option<Self> {
+        if splits && self.channels > 0 && !self.has_cpu {
+            return Some(Self { has_cpu: true, channels: self.channels });
+        }
+        let next = if self.channels < 4 { self.channels + 1 } else { self.channels.saturating_mul(2) };
+        let most = if splits || channels == 0 { channels } else { 1 };
+        if self.channels >= most {
+            return None;
+        }
+        Some(Self { has_cpu: false, channels: if next < most { next } else { most } })
+    }
+
+    /// Returns the ways to use up to so many channels.
     pub(super) fn all(channels: usize, splits: bool) -> impl Iterator<Item = Self> {
-        let counts = (1..=if splits { channels } else { channels.min(1) })
-            .filter(move |count| *count <= 4 || count.is_power_of_two() || *count == channels);
-        std::iter::once(Self::CPU).chain(counts.flat_map(move |channels| {
-            let alone = Self { has_cpu: false, channels };
-            std::iter::once(alone).chain(splits.then_some(Self { has_cpu: true, channels }))
-        }))
+        std::iter::successors(Some(Self::CPU), move |mix| mix.next(channels, splits))
     }
 }
 
