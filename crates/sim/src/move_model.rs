@@ -4,7 +4,7 @@
 //! the virtual time at which each engine ends. Invariant: equal inputs give equal times on every machine; noise comes from
 //! a seed and is added by [`policy_run`] only.
 //!
-//! [`published`] holds the constants and what was published about real engines; [`best_split`] searches the best split of
+//! [`published`] holds the constants and what was published about real engines; [`mod@best_split`] searches the best split of
 //! a job exhaustively; [`policy_run`] lets the mover's policy learn machines that it is not told, and compares it with that;
 //! [`ladder`] adds one rule of the policy after another.
 //!
