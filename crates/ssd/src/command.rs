@@ -209,6 +209,15 @@ pub enum BatchWrite {
     },
 }
 
+/// The namespace of some consecutive writes of a [`SsdCommand::BatchAcross`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NamespaceRun {
+    /// The namespace.
+    pub namespace: NamespaceId,
+    /// The index behind its last write, where the next run begins.
+    pub end: usize,
+}
+
 /// A request to the device.
 #[derive(Clone, Debug)]
 pub enum SsdCommand {
@@ -276,6 +285,16 @@ pub enum SsdCommand {
     Batch {
         /// The writes, in order; no key twice.
         writes: Vec<BatchWrite>,
+    },
+    /// Executes several writes of several key spaces, all or nothing, as [`SsdCommand::Batch`] does those of one: under the
+    /// strictest durability, and within the quota and the rate limits of each. It is submitted with the namespace of its
+    /// first run.
+    BatchAcross {
+        /// The writes, in order; no key of a namespace twice.
+        writes: Vec<BatchWrite>,
+        /// Their namespaces, up to [`BATCH_RUNS_MAX`](crate::limits::BATCH_RUNS_MAX) runs. The last one ends with the last
+        /// write, and none is empty.
+        runs: Vec<NamespaceRun>,
     },
     /// Lists keys of the namespace in the device's own order, which does not change while keys are added and removed
     /// (KV List 06h). The completion carries the keys and the position to continue from.

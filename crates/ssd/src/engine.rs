@@ -8,6 +8,7 @@ mod abort;
 mod accessors;
 pub mod administration;
 mod batch_keys;
+mod batch_namespaces;
 mod batch_plan;
 mod checkpoint;
 mod discarded_batches;
@@ -170,6 +171,10 @@ impl<M: Media> SsdDevice<M> {
             ReleaseGate::Durable(sequence) => sequence,
             ReleaseGate::Immediate => Sequence(0),
             ReleaseGate::IfPromised(sequence) => self.release_sequence(namespace, sequence),
+            ReleaseGate::IfAnyPromised(namespaces, sequence) => {
+                let gate = |namespace| self.release_sequence(namespace, sequence);
+                namespaces.iter().map(gate).max().unwrap_or_default()
+            }
         };
         if !mutant(Mutant::GateNotRequested) {
             self.ftl.request_sequence(gate);
@@ -199,7 +204,8 @@ impl<M: Media> SsdDevice<M> {
             Durability::OnFlush => Sequence(0),
             Durability::Interval(interval) => {
                 if sequence > self.ftl.durable() {
-                    self.interval_due.get_or_insert(self.now.after(interval));
+                    let due = self.now.after(interval);
+                    self.interval_due = Some(self.interval_due.map_or(due, |earlier| earlier.min(due)));
                 }
                 Sequence(0)
             }

@@ -35,6 +35,8 @@ pub const MAP_PART_ENTRIES: usize = 512;
 pub const BATCH_CHECKED_PARTS: usize = 16;
 /// Bytes of one all-or-nothing batch, headers included.
 pub const BATCH_BYTES_MAX: usize = 32 << 20;
+/// Runs of namespaces in one batch: each namespace for keys that are only checked, and once more for the others.
+pub const BATCH_RUNS_MAX: usize = 2 * NAMESPACES;
 /// Blocks that one removal (write zeroes, deallocate) takes all or nothing; a larger one is split into parts of this
 /// size.
 pub const DEALLOCATE_BATCH_MAX: usize = 8_192;

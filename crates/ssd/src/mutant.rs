@@ -87,6 +87,10 @@ mutants! {
     LaterPartsNotStored,
     /// Commands of a namespace run while entries that a clear removed are in the index.
     ClearNotAwaited,
+    /// A batch over several namespaces waits for the clear of its first one only.
+    OneClearAwaited,
+    /// A batch over several namespaces is as durable as the first of them asks.
+    FirstDurabilityCounts,
     // Proof of the medium.
     /// The checksum of a page's data is ignored.
     PageChecksumIgnored,

@@ -4,6 +4,7 @@
 //! Invariant: no key occurs twice.
 
 use crate::command::{BatchWrite, NamespaceId};
+use crate::engine::batch_namespaces::BatchNamespaces;
 use crate::index::{KeyHash, KeyHasher};
 use crate::limits::{BATCH_CHECKED_PARTS, BATCH_WRITES_MAX, HASH_BITS, KEY_BYTES_MAX};
 use headwater_host::width::to_usize;
@@ -114,7 +115,7 @@ impl BatchKeys {
     pub(crate) fn check_part(
         &mut self,
         writes: &[BatchWrite],
-        namespace: NamespaceId,
+        namespaces: BatchNamespaces<'_>,
         checks: BatchChecks,
     ) -> Result<(), Status> {
         let first = self.hashes.len();
@@ -122,11 +123,11 @@ impl BatchKeys {
         for chunk in part.chunks(CHUNK_WRITES) {
             self.bytes = check_writes(chunk, self.bytes, checks.limits)?;
             for write in chunk {
-                self.push(checks.hasher.hash(namespace, write.key()));
+                self.push(checks.hasher.hash(namespaces.of(self.len()), write.key()));
             }
         }
         // Only keys that share a hash may be the same.
-        if self.is_whole() && self.share_hash() && names_key_twice(writes) {
+        if self.is_whole() && self.share_hash() && names_key_twice(writes, namespaces) {
             return Err(Status::COMMAND_SEQUENCE_ERROR);
         }
         Ok(())
@@ -217,9 +218,10 @@ pub(super) fn key_fits(key: &[u8]) -> Result<(), Status> {
     if key.is_empty() || key.len() > KEY_BYTES_MAX { Err(Status::INVALID_KEY_SIZE) } else { Ok(()) }
 }
 
-/// Returns true if a batch names a key twice.
-pub(super) fn names_key_twice(writes: &[BatchWrite]) -> bool {
-    let mut keys: Vec<&[u8]> = writes.iter().map(|write| &write.key()[..]).collect();
+/// Returns true if a batch names a key of a namespace twice.
+pub(super) fn names_key_twice(writes: &[BatchWrite], namespaces: BatchNamespaces<'_>) -> bool {
+    let key = |(index, write)| (namespaces.of(index), &BatchWrite::key(write)[..]);
+    let mut keys: Vec<(NamespaceId, &[u8])> = writes.iter().enumerate().map(key).collect();
     keys.sort_unstable();
     keys.windows(2).any(|pair| pair[0] == pair[1])
 }
@@ -242,7 +244,7 @@ mod tests {
         let writes: Vec<BatchWrite> = numbers.iter().copied().map(check_of).collect();
         let mut keys = BatchKeys::with_writes(writes.len());
         while !keys.is_whole() {
-            keys.check_part(&writes, NamespaceId::FIRST, checks)?;
+            keys.check_part(&writes, BatchNamespaces::One(NamespaceId::FIRST), checks)?;
         }
         Ok(keys)
     }

@@ -4,9 +4,10 @@
 //! be checked before its first record is appended, and the next write of each step. Invariant: sums and lists cover exactly
 //! the writes that were planned.
 
-use crate::command::{BatchWrite, Sequence, WriteCondition};
+use crate::command::{BatchWrite, NamespaceId, Sequence, WriteCondition};
 use crate::ftl::FoundRecord;
 use crate::index::KeyHash;
+use crate::limits::NAMESPACES;
 use crate::log::record::{UNIT_BYTES, record_units};
 
 /// A write of a batch, with the record that it replaces.
@@ -30,6 +31,15 @@ impl RecordSum {
     }
 }
 
+/// The growth of the records of a namespace, without tombstones.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct NamespaceGrowth {
+    /// Bytes of the records that stores write.
+    pub(crate) more: usize,
+    /// Bytes of the records that stores and removals replace.
+    pub(crate) less: usize,
+}
+
 /// The batch while its records are appended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OpenBatch {
@@ -50,7 +60,8 @@ pub(crate) struct OpenBatch {
 pub(crate) struct BatchPlan {
     /// The writes that are planned, from the first one on.
     pub(crate) writes: Vec<PlannedWrite>,
-    /// The sequence of the last clear of the namespace when the plan began: what it found before a later one is gone.
+    /// The sequence of the last clear of a namespace of the batch when the plan began: what it found before a later one is
+    /// gone.
     pub(crate) cleared: Sequence,
     /// The bytes that collection had moved when every planned record was known to lie where the plan says.
     pub(crate) moved_bytes: u64,
@@ -75,6 +86,8 @@ pub(crate) struct BatchPlan {
     pub(crate) absent_removals: RecordSum,
     /// The records that stores and removals replace.
     pub(crate) replaced: RecordSum,
+    /// The growth of each namespace, by its index.
+    pub(crate) growth: [NamespaceGrowth; NAMESPACES],
     /// Planned writes whose record was found again since the log is reserved.
     pub(crate) renewed: usize,
     /// The batch while its records are appended.
@@ -83,7 +96,12 @@ pub(crate) struct BatchPlan {
 
 impl BatchPlan {
     /// Adds the next write. `is_long` says that its record is built in parts.
-    pub(crate) fn push(&mut self, write: &BatchWrite, planned: PlannedWrite, is_long: bool) {
+    pub(crate) fn push(
+        &mut self,
+        (namespace, write): (NamespaceId, &BatchWrite),
+        planned: PlannedWrite,
+        is_long: bool,
+    ) {
         let (index, found) = (self.writes.len(), planned.found);
         let (condition, bytes) = (write.condition(), record_bytes_of(write));
         if condition != WriteCondition::Always {
@@ -95,7 +113,10 @@ impl BatchPlan {
         self.has_unreadable |= found.is_some_and(|found| found.header.is_none());
         self.value_bytes += write.value_bytes();
         match (write, found) {
-            (BatchWrite::Store { .. }, _) => self.stores.add(bytes),
+            (BatchWrite::Store { .. }, _) => {
+                self.stores.add(bytes);
+                self.growth[namespace.index()].more += bytes;
+            }
             (BatchWrite::Delete { .. }, Some(_)) => self.removals.add(bytes),
             (BatchWrite::Delete { .. }, None) => self.absent_removals.add(bytes),
             (BatchWrite::Check { .. }, _) => {}
@@ -103,7 +124,9 @@ impl BatchPlan {
         if write.is_write() {
             self.largest = self.largest.max(bytes);
             if let Some(found) = found {
-                self.replaced.add(found.entry.units as usize * UNIT_BYTES);
+                let replaced = found.entry.units as usize * UNIT_BYTES;
+                self.replaced.add(replaced);
+                self.growth[namespace.index()].less += replaced;
             }
         }
         self.writes.push(planned);

@@ -26,6 +26,7 @@ use crate::command::{
     NamespaceId, ReadRelease, RecordExpiry, Sequence, SsdCommand, SsdCompletion, ValueSink, ValueSource,
     WriteCondition,
 };
+use crate::engine::batch_namespaces::NamespaceSet;
 use crate::engine::operation::{
     CommandSubject, DeviceOperation, OperationWork, StoreProgress, ValueProgress,
 };
@@ -46,6 +47,8 @@ use headwater_nvme::spec::status::Status;
 pub(crate) enum ReleaseGate {
     /// This sequence is durable, or the namespace does not promise durability.
     IfPromised(Sequence),
+    /// This sequence is durable, or none of these namespaces promises durability.
+    IfAnyPromised(NamespaceSet, Sequence),
     /// This sequence is durable, regardless of the namespace's durability.
     Durable(Sequence),
     /// None: it may be released immediately.
@@ -102,6 +105,9 @@ pub(crate) fn execute<M: Media>(
         ) => {
             return block_write::run(ftl, operation);
         }
+        OperationWork::Command(SsdCommand::Batch { .. } | SsdCommand::BatchAcross { .. }) => {
+            return batch::run(ftl, operation);
+        }
         OperationWork::Command(command) => command,
     };
     match command {
@@ -126,10 +132,6 @@ pub(crate) fn execute<M: Media>(
         SsdCommand::Exist { key, release } => {
             exist(ftl, &KeyTarget::unconditional(namespace, hash, key), *release)
         }
-        SsdCommand::Batch { writes } => {
-            let progress = (&mut operation.batch_plan, &mut operation.store_progress);
-            batch::batch(ftl, namespace, writes, progress)
-        }
         SsdCommand::List { keys_max, .. } => {
             let keys_max = (*keys_max).clamp(1, LIST_KEYS_MAX) as usize;
             list::run(ftl, operation, keys_max)
@@ -143,7 +145,9 @@ pub(crate) fn execute<M: Media>(
         | SsdCommand::Deallocate { .. }
         | SsdCommand::Compare { .. }
         | SsdCommand::Verify { .. }
-        | SsdCommand::Copy { .. } => unreachable!("commands on blocks were run above"),
+        | SsdCommand::Copy { .. }
+        | SsdCommand::Batch { .. }
+        | SsdCommand::BatchAcross { .. } => unreachable!("batches and commands on blocks were run above"),
     }
 }
 
@@ -152,11 +156,9 @@ pub(crate) fn go_on<M: Media>(
     ftl: &mut Ftl<M>,
     operation: &mut DeviceOperation,
 ) -> Result<ExecutionOutcome, StallReason> {
-    let namespace = operation.namespace;
     match &operation.work {
-        OperationWork::Command(SsdCommand::Batch { writes }) => {
-            let progress = (&mut operation.batch_plan, &mut operation.store_progress);
-            batch::batch(ftl, namespace, writes, progress)
+        OperationWork::Command(SsdCommand::Batch { .. } | SsdCommand::BatchAcross { .. }) => {
+            batch::run(ftl, operation)
         }
         _ => block_write::go_on(ftl, operation),
     }
@@ -175,14 +177,19 @@ fn fence<M: Media>(ftl: &Ftl<M>, up_to: Sequence) -> ExecutionOutcome {
     ExecutionOutcome::status(Status::SUCCESS, seen)
 }
 
-/// Checks that the namespace has the kind that a command on keys, or on a namespace as a whole, needs.
+/// Checks that the namespace, or each one of a batch, has the kind that a command on keys, or on a namespace as a whole, needs.
 #[inline]
 fn check_namespace_kind<M: Media>(ftl: &Ftl<M>, operation: &DeviceOperation) -> Result<(), Status> {
-    let subject = match &operation.work {
-        OperationWork::Command(command) => command.subject(),
-        OperationWork::Expire { .. } => return Ok(()),
-    };
-    match (subject, ftl.namespace_table().definition(operation.namespace)) {
+    let OperationWork::Command(command) = &operation.work else { return Ok(()) };
+    let runs = command.namespace_runs().iter();
+    runs.map(|run| run.namespace).try_for_each(|namespace| check_kind(ftl, command.subject(), namespace))?;
+    check_kind(ftl, command.subject(), operation.namespace)
+}
+
+/// Checks that a namespace has the kind that a command on this subject needs.
+#[inline]
+fn check_kind<M: Media>(ftl: &Ftl<M>, subject: CommandSubject, namespace: NamespaceId) -> Result<(), Status> {
+    match (subject, ftl.namespace_table().definition(namespace)) {
         (CommandSubject::NamespaceTable | CommandSubject::Blocks, _)
         | (_, NamespaceDefinition::Implicit)
         | (CommandSubject::Namespace, NamespaceDefinition::Created(_)) => Ok(()),

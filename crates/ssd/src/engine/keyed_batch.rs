@@ -5,6 +5,7 @@
 //! Invariant: the hashes are those of the first writes, in their order.
 
 use super::batch_keys::{BatchKeys, BatchLimits, SHORT_BATCH_WRITES, names_key_twice};
+use super::batch_namespaces::BatchNamespaces;
 use crate::command::{BatchWrite, NamespaceId};
 use crate::index::KeyHasher;
 use crate::limits::{BATCH_WRITES_MAX, KEY_BYTES_MAX};
@@ -117,7 +118,7 @@ impl KeyedBatch {
         });
         let Some((_, mut keys)) = keys else { return Ok((self.writes, None)) };
         keys.close();
-        if keys.share_hash() && names_key_twice(&self.writes) {
+        if keys.share_hash() && names_key_twice(&self.writes, BatchNamespaces::One(self.namespace)) {
             return Err(Status::COMMAND_SEQUENCE_ERROR);
         }
         Ok((self.writes, Some(keys)))

@@ -8,6 +8,7 @@ use crate::command::{
     SsdCompletion, ValueSink,
 };
 use crate::engine::batch_keys::{BatchChecks, BatchKeys, SHORT_BATCH_WRITES, names_key_twice};
+use crate::engine::batch_namespaces::BatchNamespaces;
 use crate::engine::batch_plan::BatchPlan;
 use crate::engine::execute::BlockBatch;
 use crate::engine::key_span::{KeySpan, merged};
@@ -62,6 +63,7 @@ impl SsdCommand {
             | Self::Exist { .. }
             | Self::Delete { .. }
             | Self::Batch { .. }
+            | Self::BatchAcross { .. }
             | Self::List { .. } => CommandSubject::Keys,
             Self::Read { .. }
             | Self::Write { .. }
@@ -243,19 +245,16 @@ impl DeviceOperation {
             | SsdCommand::Exist { key, .. }
             | SsdCommand::Delete { key, .. } => self.span = KeySpan::one(hasher.hash(namespace, key)),
             SsdCommand::Batch { .. } if self.batch_keys.is_some() => {}
-            SsdCommand::Batch { writes } if writes.len() > SHORT_BATCH_WRITES => {
+            SsdCommand::Batch { writes } | SsdCommand::BatchAcross { writes, .. }
+                if writes.len() > SHORT_BATCH_WRITES =>
+            {
                 self.batch_keys = Some(Box::new(BatchKeys::with_writes(writes.len())));
             }
             SsdCommand::Batch { writes } => {
-                let mut hashes: Vec<KeyHash> =
-                    writes.iter().map(|write| hasher.hash(namespace, write.key())).collect();
-                hashes.sort_unstable();
-                hashes.dedup();
-                // Only keys that share a hash may be the same.
-                if hashes.len() < writes.len() && names_key_twice(writes) {
-                    return Err(Status::COMMAND_SEQUENCE_ERROR);
-                }
-                self.spans = hashes.into_iter().map(KeySpan::one).collect();
+                self.spans = key_spans(writes, BatchNamespaces::One(namespace), hasher)?;
+            }
+            SsdCommand::BatchAcross { writes, runs } => {
+                self.spans = key_spans(writes, BatchNamespaces::Runs(runs), hasher)?;
             }
             SsdCommand::List { position: from, .. } => self.list_position = *from,
             // All changes of the table share one span, so that they keep their order.
@@ -294,7 +293,10 @@ impl DeviceOperation {
     pub(crate) fn check_part(&mut self, checks: BatchChecks) -> Result<(), Status> {
         match (&mut self.batch_keys, &self.work) {
             (Some(keys), OperationWork::Command(SsdCommand::Batch { writes })) => {
-                keys.check_part(writes, self.namespace, checks)
+                keys.check_part(writes, BatchNamespaces::One(self.namespace), checks)
+            }
+            (Some(keys), OperationWork::Command(SsdCommand::BatchAcross { writes, runs })) => {
+                keys.check_part(writes, BatchNamespaces::Runs(runs), checks)
             }
             _ => Ok(()),
         }
@@ -308,6 +310,15 @@ impl DeviceOperation {
     /// Returns the number of blocks of its format in `bytes`.
     pub(crate) fn blocks_in(&self, bytes: usize) -> u32 {
         self.format.map_or(0, |format| narrow(bytes >> format.shift()))
+    }
+
+    /// Returns the namespaces of the keys of its batch, or its own one.
+    #[inline]
+    pub(crate) fn batch_namespaces(&self) -> BatchNamespaces<'_> {
+        match &self.work {
+            OperationWork::Command(SsdCommand::BatchAcross { runs, .. }) => BatchNamespaces::Runs(runs),
+            _ => BatchNamespaces::One(self.namespace),
+        }
     }
 
     /// Returns true if it works on single keys or blocks, so that operations on the same key must keep their order.
@@ -387,7 +398,9 @@ impl DeviceOperation {
         match &self.work {
             OperationWork::Expire { .. } => true,
             OperationWork::Command(command) => match command {
-                SsdCommand::Batch { writes } => writes.iter().any(BatchWrite::is_write),
+                SsdCommand::Batch { writes } | SsdCommand::BatchAcross { writes, .. } => {
+                    writes.iter().any(BatchWrite::is_write)
+                }
                 SsdCommand::Store { .. }
                 | SsdCommand::Delete { .. }
                 | SsdCommand::Flush
@@ -409,4 +422,21 @@ impl DeviceOperation {
             },
         }
     }
+}
+
+/// Returns the spans of the keys of a short batch, sorted and disjoint.
+fn key_spans(
+    writes: &[BatchWrite],
+    namespaces: BatchNamespaces<'_>,
+    hasher: &KeyHasher,
+) -> Result<Vec<KeySpan>, Status> {
+    let hash = |(index, write): (usize, &BatchWrite)| hasher.hash(namespaces.of(index), write.key());
+    let mut hashes: Vec<KeyHash> = writes.iter().enumerate().map(hash).collect();
+    hashes.sort_unstable();
+    hashes.dedup();
+    // Only keys that share a hash may be the same.
+    if hashes.len() < writes.len() && names_key_twice(writes, namespaces) {
+        return Err(Status::COMMAND_SEQUENCE_ERROR);
+    }
+    Ok(hashes.into_iter().map(KeySpan::one).collect())
 }

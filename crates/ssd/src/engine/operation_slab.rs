@@ -68,7 +68,9 @@ impl OperationSlab {
     #[inline]
     pub(crate) fn vacate(&mut self, at: usize) {
         let DeviceOperation { work, batch_plan, .. } = &mut self[at];
-        if let OperationWork::Command(SsdCommand::Batch { writes }) = work {
+        if let OperationWork::Command(SsdCommand::Batch { writes } | SsdCommand::BatchAcross { writes, .. }) =
+            work
+        {
             let (writes, plan) = (std::mem::take(writes), batch_plan.take());
             self.discarded.push(writes, plan);
         }

@@ -362,7 +362,11 @@ impl<M: Media> SsdDevice<M> {
         let operation = &self.operations[at];
         let OperationWork::Command(command) = &operation.work else { return false };
         let waits = match command.subject() {
-            CommandSubject::Keys | CommandSubject::Blocks => self.ftl.is_clearing(operation.namespace),
+            CommandSubject::Keys | CommandSubject::Blocks => {
+                self.ftl.is_clearing(operation.namespace)
+                    || !mutant(Mutant::OneClearAwaited)
+                        && command.namespace_runs().iter().any(|run| self.ftl.is_clearing(run.namespace))
+            }
             CommandSubject::NamespaceTable => true,
             CommandSubject::Namespace => false,
         };

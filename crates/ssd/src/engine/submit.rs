@@ -61,7 +61,9 @@ impl<M: Media> SsdDevice<M> {
         if self.operations.is_full() {
             return Err(SubmitError::Busy(OPERATIONS_MAX));
         }
-        let throttled = self.throttle.waiting > 0 || self.ftl.namespace_table().limits(namespace).is_some();
+        let has_limits = |namespace| self.ftl.namespace_table().limits(namespace).is_some();
+        let mut throttled = self.throttle.waiting > 0 || has_limits(namespace);
+        throttled |= command.namespace_runs().iter().any(|run| has_limits(run.namespace));
         if throttled {
             self.throttle.check_room(namespace, &command)?;
         }
@@ -75,7 +77,7 @@ impl<M: Media> SsdDevice<M> {
         }
         let at = self.operations.insert(operation);
         if throttled {
-            self.admit(at, namespace);
+            self.admit(at, None);
         } else {
             self.schedule.incoming.push_back(at);
         }

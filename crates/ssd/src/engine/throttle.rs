@@ -1,8 +1,9 @@
 //! Throttles commands to the limits of their namespace.
 //!
 //! Input: operations of namespaces with limits, in the order of their submission. Output: the same operations in the
-//! same order, none before its start time. Invariant: a throttled namespace delays no other namespace, and its commands
-//! do not overtake each other.
+//! same order, none before its start time. A batch over several namespaces waits for one after the other. Invariant: a
+//! throttled namespace delays no command that is not its own, and its commands do not overtake each other but for such a
+//! batch, which they may overtake while it waits for its next namespace.
 
 use super::SsdDevice;
 use crate::command::{BatchWrite, LbaRange, NamespaceId, SsdCommand, SubmitError};
@@ -61,12 +62,15 @@ impl CommandThrottle {
     /// Checks that the namespace's wait queue has room for the command, if it counts against limits.
     #[inline]
     pub(super) fn check_room(&self, namespace: NamespaceId, command: &SsdCommand) -> Result<(), SubmitError> {
-        match self.queues.get(namespace.index()) {
-            Some(line) if line.queue.len() >= THROTTLED_MAX && counts_against_limits(command) => {
-                Err(SubmitError::Busy(THROTTLED_MAX))
-            }
-            _ => Ok(()),
+        let is_full = |namespace: NamespaceId| {
+            self.queues.get(namespace.index()).is_some_and(|line| line.queue.len() >= THROTTLED_MAX)
+        };
+        let is_any_full =
+            is_full(namespace) || command.namespace_runs().iter().any(|run| is_full(run.namespace));
+        if is_any_full && counts_against_limits(command) {
+            return Err(SubmitError::Busy(THROTTLED_MAX));
         }
+        Ok(())
     }
 }
 
@@ -77,19 +81,27 @@ impl<M: Media> SsdDevice<M> {
         !self.operations.is_full() && self.throttle.check_room(namespace, command).is_ok()
     }
 
-    /// Enqueues a new operation to run in the next turn, or to wait until its namespace's limits permit its start. The
-    /// caller queues it itself while nothing waits and the namespace has no limits.
+    /// Enqueues an operation to run in the next turn, or to wait until the limits of its namespace permit its start: of the
+    /// first one with limits behind `permitted`, if it has several. The caller queues a new one itself while nothing waits
+    /// and its namespaces have no limits.
     #[inline]
-    pub(super) fn admit(&mut self, at: usize, namespace: NamespaceId) {
-        let line = &mut self.throttle.queues[namespace.index()];
-        let counted = match &self.operations[at].work {
+    pub(super) fn admit(&mut self, at: usize, permitted: Option<NamespaceId>) {
+        let operation = &self.operations[at];
+        let counted = match &operation.work {
             OperationWork::Command(command) => counts_against_limits(command),
             _ => false,
         };
-        if !counted || line.queue.is_empty() && self.ftl.namespace_table().limits(namespace).is_none() {
+        let waits = |namespace: &NamespaceId| {
+            let line = &self.throttle.queues[namespace.index()];
+            let is_behind = permitted.is_none_or(|permitted| *namespace > permitted);
+            is_behind && (!line.queue.is_empty() || self.ftl.namespace_table().limits(*namespace).is_some())
+        };
+        let first = operation.batch_namespaces().each().filter(waits).min();
+        let Some(namespace) = first.filter(|_| counted) else {
             self.schedule.incoming.push_back(at);
             return;
-        }
+        };
+        let line = &mut self.throttle.queues[namespace.index()];
         if line.queue.is_empty() {
             line.next_start = self.now;
         }
@@ -127,7 +139,7 @@ impl<M: Media> SsdDevice<M> {
     fn start_waiting(&mut self, namespace: NamespaceId) {
         let limits = self.limits(namespace);
         while let Some(&at) = self.throttle.queues[namespace.index()].queue.front() {
-            let bytes = self.transfer_bytes(&self.operations[at]);
+            let bytes = self.transfer_bytes(&self.operations[at], namespace);
             let line = &mut self.throttle.queues[namespace.index()];
             if let Err(due) = line.bucket.start_command(&limits, bytes, self.now) {
                 (line.next_start, line.limits) = (due, limits);
@@ -135,13 +147,13 @@ impl<M: Media> SsdDevice<M> {
             }
             line.queue.pop_front();
             self.throttle.waiting -= 1;
-            self.schedule.incoming.push_back(at);
+            self.admit(at, Some(namespace));
         }
     }
 
-    /// Returns the bytes of data that an operation transfers; for a Retrieve, what its record takes
-    /// of the medium.
-    fn transfer_bytes(&self, operation: &DeviceOperation) -> u64 {
+    /// Returns the bytes of data of a namespace that an operation transfers; for a Retrieve, what its record takes of the
+    /// medium.
+    fn transfer_bytes(&self, operation: &DeviceOperation, namespace: NamespaceId) -> u64 {
         let shift = operation.format.map_or(0, crate::namespace::BlockFormat::shift);
         let blocks =
             |ranges: &[LbaRange]| ranges.iter().map(|range| u64::from(range.blocks)).sum::<u64>() << shift;
@@ -159,6 +171,11 @@ impl<M: Media> SsdDevice<M> {
             SsdCommand::Retrieve { bytes_max, .. } => stored().min(u64::from(*bytes_max)),
             SsdCommand::OpenValue { .. } => stored(),
             SsdCommand::Batch { writes } => writes.iter().map(BatchWrite::value_bytes).sum(),
+            SsdCommand::BatchAcross { writes, runs } => {
+                let firsts = std::iter::once(0).chain(runs.iter().map(|run| run.end));
+                let own = runs.iter().zip(firsts).filter(|(run, _)| run.namespace == namespace);
+                own.flat_map(|(run, first)| &writes[first..run.end]).map(BatchWrite::value_bytes).sum()
+            }
             SsdCommand::Read { range, .. } => blocks(&[*range]),
             SsdCommand::Copy { sources, .. } => blocks(sources),
             _ => 0,

@@ -82,7 +82,7 @@ const fn command_name(command: &SsdCommand) -> &'static str {
         SsdCommand::ReadPart { .. } => "read_part",
         SsdCommand::Exist { .. } => "exist",
         SsdCommand::Delete { .. } => "delete",
-        SsdCommand::Batch { .. } => "batch",
+        SsdCommand::Batch { .. } | SsdCommand::BatchAcross { .. } => "batch",
         SsdCommand::List { .. } => "list",
         SsdCommand::Flush => "flush",
         SsdCommand::Fence { .. } => "fence",

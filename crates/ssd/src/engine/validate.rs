@@ -5,6 +5,7 @@
 
 use super::SsdDevice;
 use super::batch_keys::{BatchChecks, BatchLimits, check_batch, key_fits};
+use super::batch_namespaces::check_runs;
 use crate::command::{BatchWrite, Lba, LbaRange, NamespaceId, SsdCommand, ValueSink, ValueSource};
 use crate::limits::{
     LBA_RANGES_MAX, LOG_VALUE_BYTES_MAX, NAMESPACE_BLOCKS_MAX, NAMESPACES, TRANSFER_BYTES_MAX,
@@ -35,6 +36,10 @@ impl<M: Media> SsdDevice<M> {
             | SsdCommand::Exist { key, .. }
             | SsdCommand::Delete { key, .. } => key_fits(key),
             SsdCommand::Batch { writes } => check_batch(writes, self.batch_limits()),
+            SsdCommand::BatchAcross { writes, runs } => {
+                check_runs(runs, writes.len(), namespace)?;
+                check_batch(writes, self.batch_limits())
+            }
             SsdCommand::ReadPart { .. }
             | SsdCommand::List { .. }
             | SsdCommand::Flush

@@ -3,6 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "a test fails if its setup fails")]
 
 mod abort;
+mod across;
+mod across_model;
 mod blocks;
 mod changing_memory;
 mod host;

@@ -28,7 +28,7 @@ pub(crate) fn count_traffic(
         SsdCommand::Read { .. } => (Some(completion.sink.len() as u64), None),
         SsdCommand::Store { value, .. } => (None, Some(value.len() as u64)),
         SsdCommand::Write { data, .. } => (None, Some(data.len() as u64)),
-        SsdCommand::Batch { writes } => {
+        SsdCommand::Batch { writes } | SsdCommand::BatchAcross { writes, .. } => {
             let sum = || writes.iter().map(BatchWrite::value_bytes).sum();
             (None, Some(plan.map_or_else(sum, |plan| plan.value_bytes)))
         }

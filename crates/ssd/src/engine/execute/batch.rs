@@ -4,11 +4,12 @@
 //! Invariant: conditions and room are checked for every write before the first one changes anything. A long batch is
 //! carried out in parts ([`LongBatch`]).
 
-use super::long_batch::{LongBatch, find_all, is_long};
-use super::{ExecutionOutcome, KeyTarget, record_bytes_of, seen_sequence};
-use crate::command::{BatchWrite, NamespaceId, RecordExpiry, Sequence};
+use super::long_batch::{LongBatch, find_all, is_absence_final, is_long};
+use super::{ExecutionOutcome, KeyTarget, ReleaseGate, record_bytes_of, seen_sequence};
+use crate::command::{BatchWrite, NamespaceId, NamespaceRun, RecordExpiry, Sequence, SsdCommand};
+use crate::engine::batch_namespaces::{BatchNamespaces, NamespaceSet};
 use crate::engine::batch_plan::{BatchPlan, record_bytes_of as write_bytes_of};
-use crate::engine::operation::StoreProgress;
+use crate::engine::operation::{DeviceOperation, OperationWork, StoreProgress};
 use crate::ftl::{FoundRecord, Ftl, NewRecord, StallReason};
 use crate::index::KeyHash;
 use crate::log::RecordSource;
@@ -21,17 +22,33 @@ use headwater_nvme::spec::status::Status;
 /// One write of a batch with the record it will replace.
 type PlannedWrite<'a> = (KeyTarget<'a>, &'a BatchWrite, Option<FoundRecord>);
 
-/// Executes a batch.
-pub(super) fn batch<'a, M: Media>(
+/// Executes the batch of an operation.
+pub(super) fn run<M: Media>(
     ftl: &mut Ftl<M>,
-    namespace: NamespaceId,
+    operation: &mut DeviceOperation,
+) -> Result<ExecutionOutcome, StallReason> {
+    let progress = (&mut operation.batch_plan, &mut operation.store_progress);
+    match &operation.work {
+        OperationWork::Command(SsdCommand::Batch { writes }) => {
+            batch(ftl, BatchNamespaces::One(operation.namespace), writes, progress)
+        }
+        OperationWork::Command(SsdCommand::BatchAcross { writes, runs }) => {
+            batch_across(ftl, runs, writes, progress)
+        }
+        _ => unreachable!("an operation without a batch is run as one"),
+    }
+}
+
+fn batch<'a, M: Media>(
+    ftl: &mut Ftl<M>,
+    namespaces: BatchNamespaces<'a>,
     writes: &'a [BatchWrite],
     (plan, drafts): (&mut Option<Box<BatchPlan>>, &mut Option<StoreProgress>),
 ) -> Result<ExecutionOutcome, StallReason> {
     if plan.is_some() || is_long(ftl, writes.len(), 0) {
-        return LongBatch { namespace, writes }.run(ftl, plan.get_or_insert_default(), drafts);
+        return LongBatch { namespaces, writes }.run(ftl, plan.get_or_insert_default(), drafts);
     }
-    let planned = plan_batch(ftl, namespace, writes)?;
+    let planned = plan_batch(ftl, namespaces, writes)?;
     let mut seen = ftl.last_removal();
     for (position, (one, write, found)) in planned.iter().enumerate() {
         seen = seen.max(seen_sequence(ftl, found.as_ref()));
@@ -51,7 +68,7 @@ pub(super) fn batch<'a, M: Media>(
         one.require_basis_durable(ftl, found.as_ref())?;
     }
     // A power cut may lose the removal of an absent key and keep this batch, so the batch writes its own tombstone.
-    let absent_for_good = ftl.is_absence_final(namespace) || mutant(Mutant::AbsentDeleteSkipped);
+    let absent_for_good = is_absence_final(ftl, namespaces);
     let effective: Vec<PlannedWrite<'a>> = planned
         .into_iter()
         .filter(|(_, write, found)| match write {
@@ -66,11 +83,11 @@ pub(super) fn batch<'a, M: Media>(
     if let Err(status) = ftl.check_capacity(largest, more, less) {
         return Ok(ExecutionOutcome::status(status, Sequence(0)));
     }
-    if !batch_fits_quota(ftl, namespace, &effective) {
+    if !fits_quotas(ftl, namespaces, &effective) {
         return Ok(ExecutionOutcome::status(Status::CAPACITY_EXCEEDED, Sequence(0)));
     }
     if is_long(ftl, 0, more) {
-        return LongBatch { namespace, writes }.run(ftl, plan.get_or_insert_default(), drafts);
+        return LongBatch { namespaces, writes }.run(ftl, plan.get_or_insert_default(), drafts);
     }
     // A record that does not fit into a block leaves the block's end unused: an eighth more covers it.
     ftl.check_client_room(more + more / 8)?;
@@ -85,27 +102,55 @@ pub(super) fn batch<'a, M: Media>(
             BatchWrite::Delete { .. } | BatchWrite::Check { .. } => (None, 0),
         };
         let batch = batch_flags(index, last);
-        let record = NewRecord { namespace, hash: one.hash, key: one.key, value, expiry_ms, batch };
+        let KeyTarget { namespace, hash, key, .. } = one;
+        let record = NewRecord { namespace, hash, key, value, expiry_ms, batch };
         wrote = ftl.write(&record, found);
     }
     Ok(ExecutionOutcome::written(wrote))
 }
 
-/// Returns true if the batch fits the namespace's quota. Tombstones count against the medium, not against the quota.
-fn batch_fits_quota<M: Media>(ftl: &Ftl<M>, namespace: NamespaceId, writes: &[PlannedWrite<'_>]) -> bool {
-    let stores = writes.iter().filter(|(_, write, _)| matches!(write, BatchWrite::Store { .. }));
-    let more = stores.map(|(_, write, _)| write_bytes_of(write)).sum();
-    ftl.fits_quota(namespace, more, writes.iter().map(|(_, _, found)| record_bytes_of(found.as_ref())).sum())
+/// Executes a batch over several namespaces. Its outcome waits for durability if one of them promises it.
+fn batch_across<'a, M: Media>(
+    ftl: &mut Ftl<M>,
+    runs: &'a [NamespaceRun],
+    writes: &'a [BatchWrite],
+    progress: (&mut Option<Box<BatchPlan>>, &mut Option<StoreProgress>),
+) -> Result<ExecutionOutcome, StallReason> {
+    let namespaces = BatchNamespaces::Runs(runs);
+    let mut outcome = batch(ftl, namespaces, writes, progress)?;
+    if let ReleaseGate::IfPromised(sequence) = outcome.gate
+        && !mutant(Mutant::FirstDurabilityCounts)
+    {
+        outcome.gate = ReleaseGate::IfAnyPromised(namespaces.each().collect(), sequence);
+    }
+    Ok(outcome)
+}
+
+/// Returns true if the batch fits the quota of each namespace. Tombstones count against the medium, not against a quota.
+fn fits_quotas<M: Media>(ftl: &Ftl<M>, namespaces: BatchNamespaces<'_>, writes: &[PlannedWrite<'_>]) -> bool {
+    let fits = |namespace| {
+        let own = || writes.iter().filter(move |(one, ..)| one.namespace == namespace);
+        let stores = own().filter(|(_, write, _)| matches!(write, BatchWrite::Store { .. }));
+        let more = stores.map(|(_, write, _)| write_bytes_of(write)).sum();
+        ftl.fits_quota(namespace, more, own().map(|(_, _, found)| record_bytes_of(found.as_ref())).sum())
+    };
+    match namespaces {
+        BatchNamespaces::One(namespace) => fits(namespace),
+        BatchNamespaces::Runs(_) => namespaces.each().collect::<NamespaceSet>().iter().all(fits),
+    }
 }
 
 /// Finds the record that each write of a batch replaces, or stalls for all pages that the lookups need.
 fn plan_batch<'a, M: Media>(
     ftl: &Ftl<M>,
-    namespace: NamespaceId,
+    namespaces: BatchNamespaces<'_>,
     writes: &'a [BatchWrite],
 ) -> Result<Vec<PlannedWrite<'a>>, StallReason> {
-    let target = |write| target_of(namespace, ftl.hasher().hash(namespace, BatchWrite::key(write)), write);
-    let targets: Vec<KeyTarget<'a>> = writes.iter().map(target).collect();
+    let target = |(index, write)| {
+        let namespace = namespaces.of(index);
+        target_of(namespace, ftl.hasher().hash(namespace, BatchWrite::key(write)), write)
+    };
+    let targets: Vec<KeyTarget<'a>> = writes.iter().enumerate().map(target).collect();
     let found = find_all(ftl, &targets)?;
     check_unreadable(found.iter().filter_map(|found| *found))?;
     let planned = targets.into_iter().zip(writes).zip(found);

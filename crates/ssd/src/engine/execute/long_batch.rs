@@ -23,7 +23,8 @@
 use super::batch::{check_unreadable, target_of};
 use super::{ExecutionOutcome, KeyTarget, long_store, require_durable, seen_sequence};
 use crate::command::{BatchWrite, NamespaceId, Sequence};
-use crate::engine::batch_plan::{BatchPlan, OpenBatch, PlannedWrite, record_bytes_of};
+use crate::engine::batch_namespaces::BatchNamespaces;
+use crate::engine::batch_plan::{BatchPlan, NamespaceGrowth, OpenBatch, PlannedWrite, record_bytes_of};
 use crate::engine::operation::StoreProgress;
 use crate::ftl::{FoundRecord, Ftl, NewRecord, StallReason};
 use crate::index::{KeyHash, RecordIndex};
@@ -41,10 +42,16 @@ pub(super) fn is_long<M: Media>(ftl: &Ftl<M>, writes: usize, bytes: usize) -> bo
     writes > ftl.part_writes() || bytes > COPY_PART_BYTES
 }
 
-/// A batch of one namespace.
+/// Returns true if the removal of an absent key needs no record, whichever of these namespaces it is of. A power cut may lose
+/// the removal of such a key and keep the batch, so otherwise the batch writes its own tombstone.
+pub(super) fn is_absence_final<M: Media>(ftl: &Ftl<M>, namespaces: BatchNamespaces<'_>) -> bool {
+    namespaces.each().all(|namespace| ftl.is_absence_final(namespace)) || mutant(Mutant::AbsentDeleteSkipped)
+}
+
+/// A batch with its namespaces.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LongBatch<'a> {
-    pub(super) namespace: NamespaceId,
+    pub(super) namespaces: BatchNamespaces<'a>,
     pub(super) writes: &'a [BatchWrite],
 }
 
@@ -77,7 +84,7 @@ impl<'a> LongBatch<'a> {
             return Ok(outcome);
         }
         self.prepare_room(ftl, plan, drafts)?;
-        let is_absence_final = self.is_absence_final(ftl);
+        let is_absence_final = is_absence_final(ftl, self.namespaces);
         plan.open = Some(OpenBatch {
             last: plan.appended(is_absence_final).records.saturating_sub(1),
             is_absence_final,
@@ -88,44 +95,39 @@ impl<'a> LongBatch<'a> {
         self.append_part(ftl, plan, drafts)
     }
 
-    /// Returns true if the removal of an absent key needs no record. A power cut may lose the removal of such a key and keep
-    /// this batch, so otherwise the batch writes its own tombstone.
-    fn is_absence_final<M: Media>(&self, ftl: &Ftl<M>) -> bool {
-        ftl.is_absence_final(self.namespace) || mutant(Mutant::AbsentDeleteSkipped)
-    }
-
-    fn target(&self, hash: KeyHash, write: &'a BatchWrite) -> KeyTarget<'a> {
-        target_of(self.namespace, hash, write)
+    fn target(&self, index: usize, hash: KeyHash) -> KeyTarget<'a> {
+        target_of(self.namespaces.of(index), hash, &self.writes[index])
     }
 
     /// Finds the records that the next writes replace. Stalls until all are planned.
     fn plan_part<M: Media>(&self, ftl: &Ftl<M>, plan: &mut BatchPlan) -> Result<(), StallReason> {
-        let cleared = ftl.counts()[self.namespace.index()].cleared;
+        let cleared = |namespace: NamespaceId| ftl.counts()[namespace.index()].cleared;
+        let cleared = self.namespaces.each().map(cleared).max().unwrap_or_default();
         if plan.writes.is_empty() || plan.cleared != cleared {
             *plan = BatchPlan { cleared, moved_bytes: ftl.moved_bytes(), ..BatchPlan::default() };
             plan.writes.reserve_exact(self.writes.len());
         }
-        let left = &self.writes[plan.writes.len()..];
-        if left.is_empty() {
+        let first = plan.writes.len();
+        let part = first..self.writes.len().min(first + ftl.part_writes());
+        if part.is_empty() {
             return Ok(());
         }
-        let part = &left[..left.len().min(ftl.part_writes())];
-        let hashes: Vec<KeyHash> =
-            part.iter().map(|write| ftl.hasher().hash(self.namespace, write.key())).collect();
+        let hash = |index| ftl.hasher().hash(self.namespaces.of(index), self.writes[index].key());
+        let hashes: Vec<KeyHash> = part.clone().map(hash).collect();
         hashes.iter().for_each(|hash| ftl.index().prefetch(*hash));
         for hash in &hashes {
             let _ = ftl.prefetch_record(*hash);
         }
-        let targets = part.iter().zip(hashes).map(|(write, hash)| self.target(hash, write));
+        let targets = part.clone().zip(hashes).map(|(index, hash)| self.target(index, hash));
         let targets: Vec<KeyTarget<'_>> = targets.collect();
         let found = find_all(ftl, &targets)?;
-        for ((write, one), found) in part.iter().zip(targets).zip(found) {
+        for ((write, one), found) in self.writes[part].iter().zip(targets).zip(found) {
             if let Err(StallReason::NotDurable(basis)) = one.require_basis_durable(ftl, found.as_ref()) {
                 plan.basis = plan.basis.max(basis);
             }
             plan.seen = plan.seen.max(seen_sequence(ftl, found.as_ref()));
             let is_long = matches!(write, BatchWrite::Store { value, .. } if long_store::is_built_in_parts(value.len()));
-            plan.push(write, PlannedWrite { hash: one.hash, found }, is_long);
+            plan.push((one.namespace, write), PlannedWrite { hash: one.hash, found }, is_long);
         }
         if plan.writes.len() < self.writes.len() { Err(StallReason::Turn) } else { Ok(()) }
     }
@@ -142,7 +144,7 @@ impl<'a> LongBatch<'a> {
         for &index in &plan.conditional {
             let (write, PlannedWrite { hash, found }) = (&self.writes[index], &plan.writes[index]);
             let is_ignored = !write.is_write() && mutant(Mutant::CheckIgnored);
-            if let Err(status) = self.target(*hash, write).check_condition(ftl, found.as_ref())
+            if let Err(status) = self.target(index, *hash).check_condition(ftl, found.as_ref())
                 && !is_ignored
             {
                 let mut outcome = ExecutionOutcome::status(status, seen_sequence(ftl, found.as_ref()));
@@ -154,12 +156,16 @@ impl<'a> LongBatch<'a> {
         if stores.records + removals.records + absent_removals.records == 0 {
             return Ok(Some(ExecutionOutcome::written(plan.seen.max(ftl.last_removal()))));
         }
-        let more = plan.appended(self.is_absence_final(ftl)).bytes;
+        let more = plan.appended(is_absence_final(ftl, self.namespaces)).bytes;
         if let Err(status) = ftl.check_capacity(plan.largest, more, replaced.bytes) {
             return Ok(Some(ExecutionOutcome::status(status, Sequence(0))));
         }
         // Tombstones count against the medium, not against the quota.
-        if !ftl.fits_quota(self.namespace, stores.bytes, replaced.bytes) {
+        let fits = |namespace: NamespaceId| {
+            let NamespaceGrowth { more, less } = plan.growth[namespace.index()];
+            ftl.fits_quota(namespace, more, less)
+        };
+        if !self.namespaces.each().all(fits) {
             return Ok(Some(ExecutionOutcome::status(Status::CAPACITY_EXCEEDED, Sequence(0))));
         }
         Ok(None)
@@ -173,14 +179,13 @@ impl<'a> LongBatch<'a> {
         plan: &BatchPlan,
         drafts: &mut Option<StoreProgress>,
     ) -> Result<(), StallReason> {
-        let more = plan.appended(self.is_absence_final(ftl)).bytes;
+        let more = plan.appended(is_absence_final(ftl, self.namespaces)).bytes;
         // A record that does not fit into a block leaves the block's end unused, and a long one the rest of a page: an eighth
         // more covers it.
         let bytes = more + more / 8;
         let frames = frame_bytes(more.min(COPY_PART_BYTES));
         if !plan.long.is_empty() {
-            let long =
-                plan.long.iter().map(|&index| self.record(&self.writes[index], plan.writes[index].hash));
+            let long = plan.long.iter().map(|&index| self.record(index, plan.writes[index].hash));
             long_store::build(ftl, long, bytes, drafts)?;
         }
         ftl.check_client_append(AppendSize { bytes, drafted: bytes })?;
@@ -188,12 +193,13 @@ impl<'a> LongBatch<'a> {
     }
 
     /// Returns the record of a write without expiry and flags.
-    fn record(&self, write: &'a BatchWrite, hash: KeyHash) -> NewRecord<'a> {
+    fn record(&self, index: usize, hash: KeyHash) -> NewRecord<'a> {
+        let (namespace, write) = (self.namespaces.of(index), &self.writes[index]);
         let value = match write {
             BatchWrite::Store { value, .. } => Some(RecordSource::Bytes(value)),
             BatchWrite::Delete { .. } | BatchWrite::Check { .. } => None,
         };
-        NewRecord { namespace: self.namespace, hash, key: write.key(), value, expiry_ms: 0, batch: 0 }
+        NewRecord { namespace, hash, key: write.key(), value, expiry_ms: 0, batch: 0 }
     }
 
     /// Finds the next planned records again, which collection may have moved since the plan began. The log is reserved, so
@@ -204,13 +210,14 @@ impl<'a> LongBatch<'a> {
         for index in part.clone() {
             let PlannedWrite { hash, found: Some(found) } = &mut plan.writes[index] else { continue };
             let entries = (0..).map_while(|nth| ftl.index().find(*hash, nth));
-            let mut entries = entries.filter(|entry| entry.namespace == self.namespace);
+            let namespace = self.namespaces.of(index);
+            let mut entries = entries.filter(|entry| entry.namespace == namespace);
             match (entries.next(), entries.next()) {
                 (Some(entry), None) => found.entry = entry,
                 _ => several.push(index),
             }
         }
-        let targets = several.iter().map(|&index| self.target(plan.writes[index].hash, &self.writes[index]));
+        let targets = several.iter().map(|&index| self.target(index, plan.writes[index].hash));
         let found = find_all(ftl, &targets.collect::<Vec<_>>())?;
         for (index, found) in several.into_iter().zip(found) {
             assert!(found.is_some(), "a record is gone whose key is held");
@@ -248,11 +255,11 @@ impl<'a> LongBatch<'a> {
             if !is_effective {
                 continue;
             }
-            let mut record = self.record(write, hash);
+            let mut record = self.record(index, hash);
             record.batch = batch_flags(open.appended, open.last);
             if let BatchWrite::Store { .. } = write {
                 let alive = found.as_ref().filter(|found| !ftl.expired(found));
-                record.expiry_ms = self.target(hash, write).expiry_ms(alive);
+                record.expiry_ms = self.target(index, hash).expiry_ms(alive);
             }
             let is_long = record.value.is_some_and(|value| long_store::is_built_in_parts(value.len()));
             open.wrote = if is_long {

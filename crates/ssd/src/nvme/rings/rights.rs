@@ -108,7 +108,8 @@ fn required_access(command: &SsdCommand) -> Option<AccessLevel> {
         | SsdCommand::Write { .. }
         | SsdCommand::Deallocate { .. }
         | SsdCommand::Copy { .. } => Some(AccessLevel::Write),
-        SsdCommand::Namespace(_) => None,
+        // A ring belongs to one namespace.
+        SsdCommand::Namespace(_) | SsdCommand::BatchAcross { .. } => None,
     }
 }
 
