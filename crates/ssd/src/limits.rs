@@ -35,7 +35,7 @@ pub const MAP_PART_ENTRIES: usize = 512;
 pub const BATCH_CHECKED_PARTS: usize = 16;
 /// Bytes of one all-or-nothing batch, headers included.
 pub const BATCH_BYTES_MAX: usize = 32 << 20;
-/// Runs of namespaces in one batch: each namespace for keys that are only checked, and once more for the others.
+/// Runs of namespaces in one batch: each namespace for watched keys, and once more for the rest.
 pub const BATCH_RUNS_MAX: usize = 2 * NAMESPACES;
 /// Blocks that one removal (write zeroes, deallocate) takes all or nothing; a larger one is split into parts of this
 /// size.

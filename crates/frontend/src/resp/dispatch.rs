@@ -349,7 +349,7 @@ impl<S: CoreDevice> TurnContext<'_, S> {
             *sink = self.shared.value_buffers.take().into();
         }
         let token = connection.token(connection.next_slot());
-        let long = LargeWrites::of(&command);
+        let long = LargeWrites::of(connection.namespace(), &command);
         let submitted = if self.shared.in_flight < IN_FLIGHT_MAX {
             self.device.submit(self.shared.front_end, connection.namespace(), token, command)
         } else {
@@ -357,7 +357,7 @@ impl<S: CoreDevice> TurnContext<'_, S> {
         };
         match submitted {
             Ok(()) => {
-                self.shared.large_writes.begin(token, connection.namespace(), long);
+                self.shared.large_writes.begin(token, long);
                 self.shared.in_flight += 1;
                 connection.in_flight += 1;
                 connection.open_slot(PipelineSlotState::Waiting(wait), call.0, call.1, self.shared.now);

@@ -178,6 +178,10 @@ pub(crate) fn from_status(status: Status) -> ErrorReply {
             "ERR a value has at most {VALUE_BYTES_MAX} bytes, and {LOG_VALUE_BYTES_MAX} where it is written together with \
              other keys or changed in part"
         )),
+        Status::INVALID_NAMESPACE => ErrorReply::fixed(
+            "ERR the database is a block namespace, and has no keys; SELECT one that `headwater namespace list` does not show \
+             as blocks",
+        ),
         Status::NAMESPACE_WRITE_PROTECTED => ErrorReply::fixed(
             "ERR the flash file has format version 1 and is only read; stop the node and run `headwater device upgrade`",
         ),

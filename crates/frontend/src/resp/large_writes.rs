@@ -11,6 +11,14 @@ use headwater_ssd::command::{BatchWrite, NamespaceId, SsdCommand};
 use headwater_ssd::engine::KeyedBatch;
 use std::collections::BTreeMap;
 
+/// A long value that a command writes.
+#[derive(Debug)]
+pub(crate) struct LongValue {
+    namespace: NamespaceId,
+    key: Bytes,
+    bytes: usize,
+}
+
 /// The writes of long values in flight.
 #[derive(Debug, Default)]
 pub(crate) struct LargeWrites {
@@ -23,34 +31,44 @@ pub(crate) struct LargeWrites {
 impl LargeWrites {
     /// Returns the long values of a command, to be counted once it is submitted.
     #[inline]
-    pub(crate) fn of(command: &SsdCommand) -> Vec<(Bytes, usize)> {
+    pub(crate) fn of(namespace: NamespaceId, command: &SsdCommand) -> Vec<LongValue> {
         match command {
             SsdCommand::Store { value, .. } if value.len() <= REPLY_SHARE_BYTES => Vec::new(),
-            SsdCommand::Store { .. } | SsdCommand::Batch { .. } => Self::of_write(command),
+            SsdCommand::Store { .. } | SsdCommand::Batch { .. } | SsdCommand::BatchAcross { .. } => {
+                Self::of_write(namespace, command)
+            }
             _ => Vec::new(),
         }
     }
 
-    fn of_write(command: &SsdCommand) -> Vec<(Bytes, usize)> {
+    fn of_write(namespace: NamespaceId, command: &SsdCommand) -> Vec<LongValue> {
         match command {
-            SsdCommand::Store { key, value, .. } => vec![(key.clone(), value.len())],
-            SsdCommand::Batch { writes } => Self::of_writes(writes),
+            SsdCommand::Store { key, value, .. } => {
+                vec![LongValue { namespace, key: key.clone(), bytes: value.len() }]
+            }
+            SsdCommand::Batch { writes } => Self::of_writes(namespace, writes),
+            SsdCommand::BatchAcross { writes, runs } => {
+                let firsts = std::iter::once(0).chain(runs.iter().map(|run| run.end));
+                let runs = runs.iter().zip(firsts);
+                runs.flat_map(|(run, first)| Self::of_writes(run.namespace, &writes[first..run.end]))
+                    .collect()
+            }
             _ => Vec::new(),
         }
     }
 
     /// Returns the long values of a batch, whose writes are visited only if there may be any.
-    pub(crate) fn of_batch(batch: &KeyedBatch) -> Vec<(Bytes, usize)> {
+    pub(crate) fn of_batch(batch: &KeyedBatch) -> Vec<LongValue> {
         if batch.value_bytes_max() <= REPLY_SHARE_BYTES {
             return Vec::new();
         }
-        Self::of_writes(batch.writes())
+        Self::of_writes(batch.namespace(), batch.writes())
     }
 
-    fn of_writes(writes: &[BatchWrite]) -> Vec<(Bytes, usize)> {
+    fn of_writes(namespace: NamespaceId, writes: &[BatchWrite]) -> Vec<LongValue> {
         let long = writes.iter().filter_map(|write| match write {
             BatchWrite::Store { key, value, .. } if value.len() > REPLY_SHARE_BYTES => {
-                Some((key.clone(), value.len()))
+                Some(LongValue { namespace, key: key.clone(), bytes: value.len() })
             }
             _ => None,
         });
@@ -59,10 +77,10 @@ impl LargeWrites {
 
     /// Counts the long values of a submitted command.
     #[inline]
-    pub(crate) fn begin(&mut self, token: u64, namespace: NamespaceId, values: Vec<(Bytes, usize)>) {
-        for (key, length) in values {
+    pub(crate) fn begin(&mut self, token: u64, values: Vec<LongValue>) {
+        for LongValue { namespace, key, bytes } in values {
             self.keys.entry(token).or_default().push((namespace, key.clone()));
-            self.lengths.entry((namespace, key)).or_default().push((token, length));
+            self.lengths.entry((namespace, key)).or_default().push((token, bytes));
         }
     }
 
@@ -129,9 +147,9 @@ mod tests {
         let mut writes = LargeWrites::default();
         let (first, key) = (NamespaceId::FIRST, Bytes::from_static(b"k"));
         for (token, length) in [(1, 100_000), (2, 300_000), (3, 200_000), (4, REPLY_SHARE_BYTES)] {
-            writes.begin(token, first, LargeWrites::of(&store(b"k", length)));
+            writes.begin(token, LargeWrites::of(first, &store(b"k", length)));
         }
-        writes.begin(5, NamespaceId(2), LargeWrites::of(&store(b"k", 900_000)));
+        writes.begin(5, LargeWrites::of(NamespaceId(2), &store(b"k", 900_000)));
         assert_eq!(writes.longest(first, &key), 300_000);
         writes.end(2);
         assert_eq!(writes.longest(first, &key), 200_000);

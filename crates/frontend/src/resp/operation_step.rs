@@ -4,7 +4,7 @@
 //! [`DriveResult`]. Every operation is driven by this interface; it knows none of them. Invariant: each submitted command
 //! is counted in the connection and in the front end.
 
-use super::large_writes::LargeWrites;
+use super::large_writes::{LargeWrites, LongValue};
 use super::limits::{ARGUMENTS_MAX, IN_FLIGHT_MAX};
 use super::locks::ClientIndex;
 use super::reply::{RespReply, RespVersion};
@@ -12,7 +12,6 @@ use super::reply_budget::{ReplyAccount, ReplyVerdict};
 use super::state::{OperationRef, RespState};
 use super::transaction::WatchedKeys;
 use crate::core_device::CoreDevice;
-use bytes::Bytes;
 use headwater_host::clock::Nanos;
 use headwater_ssd::command::{NamespaceId, SsdCommand, SubmitError};
 use headwater_ssd::engine::KeyedBatch;
@@ -73,9 +72,9 @@ impl<S: CoreDevice> OperationContext<'_, S> {
         }
         assert!(part <= PART_MAX, "part {part} of an operation does not fit in the token of its command");
         let token = self.token | u64::from(part);
-        let long = LargeWrites::of(&command);
+        let long = LargeWrites::of(namespace, &command);
         self.device.submit(self.shared.front_end, namespace, token, command)?;
-        self.note_submitted(token, namespace, long);
+        self.note_submitted(token, long);
         Ok(())
     }
 
@@ -90,14 +89,14 @@ impl<S: CoreDevice> OperationContext<'_, S> {
         let long = LargeWrites::of_batch(batch);
         let batch = std::mem::replace(batch, KeyedBatch::with_room(namespace, 0));
         self.device.submit_batch(self.shared.front_end, self.token, batch)?;
-        self.note_submitted(self.token, namespace, long);
+        self.note_submitted(self.token, long);
         Ok(())
     }
 
     /// Counts a submitted command, which writes these long values.
     #[inline]
-    fn note_submitted(&mut self, token: u64, namespace: NamespaceId, long: Vec<(Bytes, usize)>) {
-        self.shared.large_writes.begin(token, namespace, long);
+    fn note_submitted(&mut self, token: u64, long: Vec<LongValue>) {
+        self.shared.large_writes.begin(token, long);
         self.shared.in_flight += 1;
         *self.in_flight += 1;
     }

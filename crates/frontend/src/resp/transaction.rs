@@ -3,7 +3,7 @@
 //! Input: commands between MULTI and EXEC, keys of WATCH with their sequences on the device. Output: what EXEC runs.
 //! Invariant: a queue is bounded in commands and bytes; its arguments are copies, so that it keeps no input alive.
 
-use super::command_table::{CommandHandler, RespCommand};
+use super::command_table::RespCommand;
 use super::errors::ErrorReply;
 use super::limits::{TRANSACTION_BYTES_MAX, TRANSACTION_COMMANDS_MAX, WATCHED_BYTES_MAX};
 use super::parser::ArgumentSpan;
@@ -21,12 +21,14 @@ const ENTRY_BYTES: usize = 96;
 #[derive(Debug)]
 pub(crate) struct QueuedCommand {
     pub(crate) verb: RespCommand,
+    /// The namespace of the database that is selected when it runs.
+    pub(crate) namespace: NamespaceId,
     bytes: Bytes,
     spans: Vec<ArgumentSpan>,
 }
 
 impl QueuedCommand {
-    fn new(verb: RespCommand, request: &RespRequest<'_>) -> Self {
+    fn new(verb: RespCommand, namespace: NamespaceId, request: &RespRequest<'_>) -> Self {
         let mut bytes = BytesMut::with_capacity(request.argument_bytes());
         let spans = (0..request.len())
             .map(|at| {
@@ -35,7 +37,7 @@ impl QueuedCommand {
                 ArgumentSpan { start, end: narrow(bytes.len()) }
             })
             .collect();
-        Self { verb, bytes: bytes.freeze(), spans }
+        Self { verb, namespace, bytes: bytes.freeze(), spans }
     }
 
     /// Returns the command as it was received.
@@ -56,9 +58,7 @@ pub(crate) struct TransactionQueue {
     pub(crate) bytes: usize,
     /// True if a command was refused, so that EXEC refuses all of them.
     pub(crate) refused: bool,
-    /// The database of the commands on keys; `None` before the first of them.
-    pub(crate) database: Option<u8>,
-    /// The database that its last SELECT selects.
+    /// The database that its last SELECT selects; `None` if it has none that can work.
     pub(crate) selected: Option<u8>,
 }
 
@@ -146,30 +146,15 @@ impl ConnectionTransaction {
         Ok(bytes)
     }
 
-    /// Returns the database that a command on keys would work on, at a connection with this one.
-    ///
-    /// # Errors
-    /// Another command works on another one.
-    pub(crate) fn database(&self, of_connection: u8) -> Result<u8, ErrorReply> {
-        let (selected, database) =
-            self.queue.as_ref().map_or((None, None), |queue| (queue.selected, queue.database));
-        let selected = selected.unwrap_or(of_connection);
-        if database.is_some_and(|database| database != selected) {
-            return Err(transaction_errors::OTHER_DATABASE);
-        }
-        Ok(selected)
-    }
-
     /// Appends a command of a connection with this database, unless one was refused before.
     pub(crate) fn push(&mut self, verb: RespCommand, request: &RespRequest<'_>, of_connection: u8) {
         if let Some(queue) = self.queue.as_mut().filter(|queue| !queue.refused) {
+            let namespace = NamespaceId(queue.selected.unwrap_or(of_connection) + 1);
             if verb == RespCommand::Select {
                 queue.selected = request.database(1).ok().or(queue.selected);
-            } else if verb.entry().handler == CommandHandler::Plan {
-                queue.database = queue.database.or(queue.selected).or(Some(of_connection));
             }
             queue.bytes += queued_bytes(request);
-            queue.commands.push(QueuedCommand::new(verb, request));
+            queue.commands.push(QueuedCommand::new(verb, namespace, request));
         }
     }
 

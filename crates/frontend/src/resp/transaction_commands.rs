@@ -18,7 +18,6 @@ use super::transaction_run::TransactionRun;
 use super::watch::KeyWatch;
 use crate::core_device::CoreDevice;
 use bytes::Bytes;
-use headwater_ssd::command::NamespaceId;
 use std::collections::BTreeMap;
 
 /// Returns true if a command is executed at once even inside MULTI.
@@ -34,23 +33,10 @@ pub(crate) fn is_immediate(verb: RespCommand) -> bool {
     )
 }
 
-/// Checks that a command can be part of the transaction of a connection.
-fn check_allowed(
-    verb: RespCommand,
-    request: &RespRequest<'_>,
-    connection: &RespConnection,
-) -> Result<(), ErrorReply> {
+/// Checks that a command can be part of a transaction.
+fn check_allowed(verb: RespCommand, request: &RespRequest<'_>) -> Result<(), ErrorReply> {
     let entry = verb.entry();
     let is_word = |words: &[&str]| words.iter().any(|word| request.arg_is(1, word));
-    if entry.handler == CommandHandler::Plan {
-        let database = connection.transaction.database(connection.database)?;
-        let is_other = |at| request.database(at).is_ok_and(|number| number != database);
-        if verb == RespCommand::Copy
-            && (3..request.len()).any(|at| request.arg_is(at, "db") && is_other(at + 1))
-        {
-            return Err(transaction_errors::OTHER_DATABASE);
-        }
-    }
     let allowed = match verb {
         RespCommand::Client => is_word(&["id", "getname", "info", "list", "help"]),
         RespCommand::Config => is_word(&["get", "help"]),
@@ -68,7 +54,7 @@ impl<S: CoreDevice> TurnContext<'_, S> {
         verb: RespCommand,
         request: &RespRequest<'_>,
     ) {
-        let checked = check_allowed(verb, request, connection)
+        let checked = check_allowed(verb, request)
             .and_then(|()| connection.transaction.check_room(request))
             .and_then(|bytes| {
                 let admitted = self.shared.client_memory.admits(connection.held_bytes(), bytes);
@@ -125,9 +111,6 @@ impl<S: CoreDevice> TurnContext<'_, S> {
             RespCommand::Exec => match connection.transaction.take() {
                 None => Err(transaction_errors::EXEC_WITHOUT_MULTI),
                 Some((queue, _)) if queue.refused => Err(transaction_errors::PREVIOUS_ERRORS),
-                Some((queue, watched)) if is_elsewhere(&watched, namespace_of(&queue, connection)) => {
-                    Err(transaction_errors::exec_abort(&transaction_errors::WATCHED_ELSEWHERE))
-                }
                 Some((queue, watched)) => {
                     self.begin_transaction(connection, queue, watched);
                     return RespOutcome::Taken;
@@ -190,19 +173,8 @@ impl<S: CoreDevice> TurnContext<'_, S> {
             answers.insert(at, out);
         }
         let slot = connection.next_slot();
-        let namespace = namespace_of(&queue, connection);
-        let run = TransactionRun::new(namespace, queue.commands, watched, answers, queue.selected);
+        let run = TransactionRun::new(queue.commands, watched, answers, queue.selected);
         self.begin(connection, (RespCommand::Exec, 1), Box::new(RespOperation::Transaction(Box::new(run))));
         connection.hold(slot, held);
     }
-}
-
-/// Returns the namespace that the commands of a transaction work on.
-fn namespace_of(queue: &TransactionQueue, connection: &RespConnection) -> NamespaceId {
-    queue.database.map_or(connection.namespace(), |database| NamespaceId(database + 1))
-}
-
-/// Returns true if a key of another namespace is watched.
-fn is_elsewhere(watched: &WatchedKeys, namespace: NamespaceId) -> bool {
-    watched.keys.keys().any(|(of, _)| *of != namespace)
 }

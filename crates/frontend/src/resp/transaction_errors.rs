@@ -12,13 +12,6 @@ pub(crate) const EXEC_WITHOUT_MULTI: ErrorReply = ErrorReply::fixed("ERR EXEC wi
 pub(crate) const DISCARD_WITHOUT_MULTI: ErrorReply = ErrorReply::fixed("ERR DISCARD without MULTI");
 pub(crate) const PREVIOUS_ERRORS: ErrorReply =
     ErrorReply::fixed("EXECABORT Transaction discarded because of previous errors.");
-pub(crate) const OTHER_DATABASE: ErrorReply = ErrorReply::fixed(
-    "ERR Command not allowed inside a transaction: its commands on keys work on one database, and this one would work \
-     on another; send it in a transaction of its own",
-);
-pub(crate) const WATCHED_ELSEWHERE: ErrorReply = ErrorReply::fixed(
-    "ERR a key of another database is watched, and a transaction works on one database; watch keys of the database that it works on",
-);
 pub(crate) const QUEUE_TOO_LONG: ErrorReply = ErrorReply::fixed(
     "ERR a transaction has at most 65536 commands and 32 MiB of arguments; send it in parts",
 );

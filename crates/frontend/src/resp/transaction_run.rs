@@ -1,7 +1,7 @@
 //! The command EXEC: runs the commands of a transaction, all or nothing, as if no other client existed.
 //!
 //! Input: the queued commands and the watched keys. Output: one batch for the device, and one reply. The commands run in
-//! memory, on a [`TransactionView`]: when they need keys that were not read, the keys are read and the commands run
+//! memory, on [`TransactionDatabases`]: when they need keys that were not read, the keys are read and the commands run
 //! again. The batch holds the writes, and for each key that was read or is watched the condition that it is unchanged. So
 //! the moment in which the device executes the batch is the moment of the whole transaction.
 //!
@@ -27,14 +27,14 @@ use super::output_queue::{ReplyEncoder, append_reply};
 use super::reply::RespReply;
 use super::state::RespState;
 use super::transaction::{QueuedCommand, WatchedKeys};
+use super::transaction_batch::TransactionBatch;
+use super::transaction_databases::{TransactionDatabases, WantedKey};
 use super::transaction_errors::{self, exec_abort};
 use super::transaction_step::{StepContext, StepResult, run_command};
-use super::transaction_view::{KeyDetail, TransactionView};
 use crate::core_device::CoreDevice;
-use bytes::Bytes;
 use headwater_host::clock::Nanos;
 use headwater_nvme::spec::status::Status;
-use headwater_ssd::command::{BatchWrite, NamespaceId, SsdCommand, SsdCompletion, SubmitError};
+use headwater_ssd::command::{NamespaceId, SsdCompletion, SubmitError};
 use headwater_ssd::limits::BATCH_WRITES_MAX;
 use key_reads::KeyReads;
 use long_command::LongCommand;
@@ -59,7 +59,7 @@ enum RunStage {
     Long(LongCommand),
     /// Keys of the device are listed for a command.
     Listing(LongCommand),
-    Enter(Vec<(Bytes, KeyDetail)>),
+    Enter(Vec<WantedKey>),
     Read(KeyReads),
     Write,
     Writing,
@@ -68,26 +68,24 @@ enum RunStage {
 
 /// Returns what a command of the transaction uses.
 fn step_of<'a, S>(
-    view: &'a mut TransactionView,
+    databases: &'a mut TransactionDatabases,
     namespace: NamespaceId,
     context: &'a mut OperationContext<'_, S>,
 ) -> StepContext<'a> {
     let (protocol, operation) = (context.protocol, context.operation);
-    StepContext { view, shared: &mut *context.shared, protocol, namespace, operation }
+    StepContext { databases, shared: &mut *context.shared, protocol, namespace, operation }
 }
 
 /// The run of a transaction.
 #[derive(Debug)]
 pub(crate) struct TransactionRun {
-    namespace: NamespaceId,
     commands: Vec<QueuedCommand>,
     /// Encoded replies of the commands that need no device, by their position.
     answers: BTreeMap<usize, Vec<u8>>,
     watched: WatchedKeys,
-    watched_count: usize,
-    view: TransactionView,
+    databases: TransactionDatabases,
     stage: RunStage,
-    writes: Vec<BatchWrite>,
+    batch: TransactionBatch,
     /// The encoded replies.
     out: Vec<u8>,
     /// Positions of the commands whose replies are errors.
@@ -113,7 +111,6 @@ impl TransactionRun {
     /// Creates a run. `answers` are the encoded replies of the commands that need no device, and `selects` is the database
     /// that is selected when it has happened.
     pub(crate) fn new(
-        namespace: NamespaceId,
         commands: Vec<QueuedCommand>,
         watched: WatchedKeys,
         answers: BTreeMap<usize, Vec<u8>>,
@@ -123,14 +120,12 @@ impl TransactionRun {
             selects,
             selected: None,
             leaves_listings_out: commands.iter().any(|command| long_command::is_listing(command.verb)),
-            namespace,
             commands,
             answers,
             watched,
-            watched_count: 0,
-            view: TransactionView::new(namespace),
+            databases: TransactionDatabases::default(),
             stage: RunStage::Begin,
-            writes: Vec::new(),
+            batch: TransactionBatch::default(),
             out: Vec::new(),
             failed: Vec::new(),
             hits_and_misses: (0, 0),
@@ -233,7 +228,7 @@ impl TransactionRun {
 
     /// Begins with the first command.
     fn begin_run<S: CoreDevice>(&mut self, context: &OperationContext<'_, S>) {
-        self.view.begin_run(context.shared.wall);
+        self.databases.begin_run(context.shared.wall);
         self.held -= std::mem::take(&mut self.out_counted);
         self.out.clear();
         self.failed.clear();
@@ -256,10 +251,10 @@ impl TransactionRun {
         if first == self.commands.len() {
             return self.end_run(context);
         }
-        let (length, copied) = (self.out.len(), self.view.copied());
+        let (length, copied) = (self.out.len(), self.databases.copied());
         let end = self.commands.len().min(first + TRANSACTION_SLICE_COMMANDS);
         for at in first..end {
-            let spent = self.out.len() - length + self.view.copied() - copied;
+            let spent = self.out.len() - length + self.databases.copied() - copied;
             if spent > TRANSACTION_SLICE_BYTES {
                 return RunStage::Run { next: at };
             }
@@ -274,15 +269,15 @@ impl TransactionRun {
 
     /// Decides what follows when all commands were run.
     fn end_run<S: CoreDevice>(&mut self, context: &mut OperationContext<'_, S>) -> RunStage {
-        if self.view.is_incomplete() {
-            return RunStage::Read(KeyReads::new(self.view.take_wanted()));
+        if self.databases.is_incomplete() {
+            return RunStage::Read(KeyReads::new(self.databases.take_wanted()));
         }
         if std::mem::take(&mut self.leaves_listings_out) {
             return RunStage::Begin;
         }
-        (self.writes, self.watched_count) = self.view.batch(&self.watched);
+        self.batch = self.databases.batch(&self.watched);
         self.grown += self.out.len();
-        if self.writes.is_empty() { self.finished(context.shared) } else { RunStage::Write }
+        if self.batch.keys() == 0 { self.finished(context.shared) } else { RunStage::Write }
     }
 
     /// Runs a command, or the first part of one that takes long, which is then returned.
@@ -299,14 +294,15 @@ impl TransactionRun {
             return Ok(None);
         }
         let before = (context.shared.counters.hits, context.shared.counters.misses);
-        let result = run_command(&self.commands[at], &mut step_of(&mut self.view, self.namespace, context));
+        let command = &self.commands[at];
+        let result = run_command(command, &mut step_of(&mut self.databases, command.namespace, context));
         let counters = &mut context.shared.counters;
         self.hits_and_misses.0 += std::mem::replace(&mut counters.hits, before.0) - before.0;
         self.hits_and_misses.1 += std::mem::replace(&mut counters.misses, before.1) - before.1;
         match result {
             StepResult::Done(reply) => self.add_reply(at, reply, context).map(|()| None),
             StepResult::Suspended(operation, driven) => {
-                Ok(Some(LongCommand::new(at, operation, driven, &self.view)))
+                Ok(Some(LongCommand::new(at, operation, driven, &self.databases)))
             }
         }
     }
@@ -321,7 +317,7 @@ impl TransactionRun {
         if matches!(reply, RespReply::Error(_)) {
             self.failed.push(at);
         }
-        if self.view.is_incomplete() {
+        if self.databases.is_incomplete() {
             // The run is repeated: its replies are not needed.
             return Ok(());
         }
@@ -345,16 +341,17 @@ impl TransactionRun {
         &mut self,
         context: &mut OperationContext<'_, S>,
     ) -> Result<RunStage, DriveResult> {
-        if self.writes.len() > BATCH_WRITES_MAX {
-            return Ok(RunStage::Done(transaction_errors::too_many_keys(self.writes.len()).into()));
+        let Some((namespace, command)) = self.batch.command() else {
+            unreachable!("a transaction without writes and checks submits a batch");
+        };
+        if self.batch.keys() > BATCH_WRITES_MAX {
+            return Ok(RunStage::Done(transaction_errors::too_many_keys(self.batch.keys()).into()));
         }
-        let (bytes, bytes_max) =
-            (self.writes.iter().map(BatchWrite::bytes).sum(), context.device.batch_bytes_max());
+        let (bytes, bytes_max) = (self.batch.bytes(), context.device.batch_bytes_max());
         if bytes > bytes_max {
             return Ok(RunStage::Done(transaction_errors::too_many_bytes(bytes, bytes_max).into()));
         }
-        let writes = self.writes.clone();
-        match context.submit(0, self.namespace, SsdCommand::Batch { writes }) {
+        match context.submit(0, namespace, command) {
             Ok(()) => {
                 // The device keeps the order of each key: what other clients write from now on comes later.
                 context.shared.leave_gate(context.operation.client);
@@ -383,7 +380,7 @@ impl TransactionRun {
         match completion.status {
             Status::SUCCESS => self.finished(shared),
             Status::SEQUENCE_MISMATCH | Status::KEY_EXISTS | Status::KEY_DOES_NOT_EXIST => {
-                if (completion.position as usize) < self.watched_count {
+                if self.batch.is_watched(completion.position) {
                     return RunStage::Done(RespReply::NullArray);
                 }
                 self.retries += 1;
@@ -394,7 +391,9 @@ impl TransactionRun {
                 self.out.clear();
                 self.repeat()
             }
-            Status::CAPACITY_EXCEEDED | Status::NAMESPACE_WRITE_PROTECTED => Self::abort(completion.status),
+            Status::CAPACITY_EXCEEDED | Status::NAMESPACE_WRITE_PROTECTED | Status::INVALID_NAMESPACE => {
+                Self::abort(completion.status)
+            }
             other => RunStage::Done(errors::from_status(other).into()),
         }
     }

@@ -16,7 +16,7 @@ use super::reply::{RespReply, RespVersion};
 use super::reply_form::ReplyForm;
 use super::state::{OperationRef, RespState};
 use super::transaction::{QueuedCommand, WatchedKeys};
-use super::transaction_view::TransactionView;
+use super::transaction_databases::TransactionDatabases;
 use crate::core_device::CoreDevice;
 use headwater_ssd::command::{NamespaceId, ReadRelease, SsdCommand, WriteCondition};
 
@@ -25,7 +25,7 @@ const VIEW_TOKEN: u64 = u64::MAX << 48;
 
 /// The state that a command of a transaction uses.
 pub(crate) struct StepContext<'a> {
-    pub(crate) view: &'a mut TransactionView,
+    pub(crate) databases: &'a mut TransactionDatabases,
     pub(crate) shared: &'a mut RespState,
     pub(crate) protocol: RespVersion,
     pub(crate) namespace: NamespaceId,
@@ -73,7 +73,7 @@ pub(crate) fn run_command(command: &QueuedCommand, step: &mut StepContext<'_>) -
 }
 
 fn run_single(command: SsdCommand, wait: ReplyForm, step: &mut StepContext<'_>) -> RespReply {
-    match step.view.execute(command) {
+    match step.databases.execute(step.namespace, command) {
         Ok(completion) if completion.status.is_success() && matches!(wait, ReplyForm::Value) => {
             step.shared.counters.hits += 1;
             RespReply::Bulk(completion.sink)
@@ -104,7 +104,7 @@ fn run_gather(gather: KeyGather, step: &mut StepContext<'_>) -> RespReply {
             KeyQuery::Exists => SsdCommand::Exist { key, release },
             KeyQuery::Delete => SsdCommand::Delete { key, condition: WriteCondition::Always },
         };
-        match step.view.execute(command) {
+        match step.databases.execute(step.namespace, command) {
             Ok(completion) if completion.status.is_success() => {
                 found += 1;
                 bytes += completion.sink.len();
@@ -133,7 +133,7 @@ pub(crate) fn run_operation(mut operation: Box<RespOperation>, step: &mut StepCo
     let device_in_flight = std::mem::take(&mut step.shared.in_flight);
     let result = loop {
         let mut context = OperationContext {
-            device: &mut *step.view,
+            device: &mut *step.databases,
             shared: &mut *step.shared,
             in_flight: &mut in_flight,
             locks: &mut locks,
@@ -151,7 +151,7 @@ pub(crate) fn run_operation(mut operation: Box<RespOperation>, step: &mut StepCo
         };
         let front_end = step.shared.front_end;
         let mut any = false;
-        while let Some(completion) = step.view.next_completion(front_end) {
+        while let Some(completion) = step.databases.next_completion(front_end) {
             any = true;
             step.shared.large_writes.end(completion.token);
             operation.accept(completion, step.shared);
@@ -159,7 +159,7 @@ pub(crate) fn run_operation(mut operation: Box<RespOperation>, step: &mut StepCo
         if !any {
             let goes_on = matches!(driven, DriveResult::Again | DriveResult::Until(_));
             assert!(
-                goes_on || step.view.listing().is_some(),
+                goes_on || step.databases.listing().is_some(),
                 "an operation of a transaction waits, and nothing is in flight"
             );
             break StepResult::Suspended(operation, driven);

@@ -6,16 +6,14 @@
 //! Invariant: a command that needs a key that was not read finds no such key, and the run that did so is repeated.
 
 use super::transaction::WatchedKeys;
-use crate::core_device::{CoreDevice, CoreWork};
 use bytes::Bytes;
-use headwater_host::clock::{Clock, Nanos, UnixMillis};
+use headwater_host::clock::UnixMillis;
 use headwater_host::width::{narrow, to_usize};
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::{
-    BatchWrite, FrontEndId, ListPosition, ListedKey, NamespaceId, RecordExpiry, Sequence, SsdCommand,
-    SsdCompletion, SubmitError, ValueSink, ValueSource, WriteCondition,
+    BatchWrite, ListPosition, ListedKey, NamespaceId, RecordExpiry, Sequence, SsdCommand, SsdCompletion,
+    SubmitError, ValueSink, ValueSource, WriteCondition,
 };
-use headwater_ssd::engine::DeviceStats;
 use headwater_ssd::limits::{KEY_BYTES_MAX, LOG_VALUE_BYTES_MAX};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -134,7 +132,7 @@ impl TransactionView {
     }
 
     /// Returns the number of keys with the changes of the transaction.
-    fn key_count(&self) -> u64 {
+    pub(crate) fn key_count(&self) -> u64 {
         let changed = |made: bool| {
             let alike = |(key, record): &(&Bytes, &Option<ViewRecord>)| {
                 self.is_alive(record.as_ref()) == made && self.is_on_device(key) != made
@@ -173,8 +171,8 @@ impl TransactionView {
     }
 
     /// Takes the keys to read before the next run.
-    pub(crate) fn take_wanted(&mut self) -> Vec<(Bytes, KeyDetail)> {
-        std::mem::take(&mut self.wanted).into_iter().collect()
+    pub(crate) fn take_wanted(&mut self) -> impl Iterator<Item = (Bytes, KeyDetail)> + use<> {
+        std::mem::take(&mut self.wanted).into_iter()
     }
 
     /// Notes what the device has under a key.
@@ -183,43 +181,31 @@ impl TransactionView {
     }
 
     /// Forgets everything; returns the keys that were known, to be read again.
-    pub(crate) fn forget(&mut self) -> Vec<(Bytes, KeyDetail)> {
+    pub(crate) fn forget(&mut self) -> impl Iterator<Item = (Bytes, KeyDetail)> + use<> {
         let detail = |record: &Option<ViewRecord>| match record {
             Some(ViewRecord { value: None, .. }) => KeyDetail::Metadata,
             _ => KeyDetail::Value,
         };
-        std::mem::take(&mut self.known).into_iter().map(|(key, seen)| (key, detail(&seen))).collect()
+        std::mem::take(&mut self.known).into_iter().map(move |(key, seen)| (key, detail(&seen)))
     }
 
-    /// Returns the batch that makes the changes, if every key read and every watched key is unchanged. The watched keys
-    /// come first; their number is the second value.
-    pub(crate) fn batch(&self, watched: &WatchedKeys) -> (Vec<BatchWrite>, usize) {
-        let of_namespace = |key: &Bytes| (self.namespace, key.clone());
-        let unchanged =
-            |seen: Option<Sequence>| seen.map_or(WriteCondition::IfAbsent, WriteCondition::IfSequence);
-        let mut writes = Vec::new();
-        for ((_, key), seen) in &watched.keys {
-            writes.push(self.write(key, unchanged(*seen)));
-        }
-        let watched_count = writes.len();
-        let not_watched = |key: &&Bytes| !watched.keys.contains_key(&of_namespace(key));
-        for key in self.changed.keys().filter(not_watched) {
-            let condition = match self.known.get(key) {
-                Some(seen) => unchanged(seen.as_ref().map(|seen| seen.sequence)),
-                None => WriteCondition::Always,
-            };
-            writes.push(self.write(key, condition));
-        }
-        for (key, seen) in &self.known {
-            if not_watched(&key) && !self.changed.contains_key(key) {
-                writes.push(self.write(key, unchanged(seen.as_ref().map(|seen| seen.sequence))));
-            }
-        }
-        (writes, watched_count)
+    /// Returns the writes of the changes under the condition that every key read is unchanged, and checks of the other keys
+    /// that were read. Keys that are watched are left out.
+    pub(crate) fn writes(&self, watched: &WatchedKeys) -> impl Iterator<Item = BatchWrite> {
+        let is_watched = |key: &Bytes| watched.keys.contains_key(&(self.namespace, key.clone()));
+        let changed = self.changed.keys().filter(move |key| !is_watched(key)).map(|key| {
+            let seen = self.known.get(key).map(|seen| seen.as_ref().map(|seen| seen.sequence));
+            self.write(key, seen.map_or(WriteCondition::Always, unchanged))
+        });
+        let is_only_read = move |key: &Bytes| !is_watched(key) && !self.changed.contains_key(key);
+        let read = self.known.iter().filter(move |(key, _)| is_only_read(key));
+        changed.chain(
+            read.map(|(key, seen)| self.write(key, unchanged(seen.as_ref().map(|seen| seen.sequence)))),
+        )
     }
 
     /// Returns the part of the batch for one key.
-    fn write(&self, key: &Bytes, condition: WriteCondition) -> BatchWrite {
+    pub(crate) fn write(&self, key: &Bytes, condition: WriteCondition) -> BatchWrite {
         let key = key.clone();
         match self.changed.get(&key) {
             Some(Some(ViewRecord { value: Some(value), expiry_ms, .. })) => {
@@ -313,6 +299,36 @@ impl TransactionView {
         }
     }
 
+    /// Takes a device command: its completion is there at once, unless it lists keys.
+    ///
+    /// # Errors
+    /// The command can never succeed.
+    pub(crate) fn submit(&mut self, token: u64, command: SsdCommand) -> Result<(), SubmitError> {
+        if let SsdCommand::List { position, keys_max } = command {
+            self.listing = Some(KeyRange { position, keys_max });
+            return Ok(());
+        }
+        let completion = self.execute(command).map_err(SubmitError::Refused)?;
+        self.completions.push_back(SsdCompletion { token, ..completion });
+        Ok(())
+    }
+
+    /// Takes the next completion.
+    pub(crate) fn next_completion(&mut self) -> Option<SsdCompletion> {
+        self.completions.pop_front()
+    }
+
+    /// Returns the length of a key's value as far as is known, 0 if there is no such key.
+    pub(crate) fn value_bytes(&self, key: &[u8]) -> usize {
+        let record = self.changed.get(key).or_else(|| self.known.get(key)).and_then(Option::as_ref);
+        record.map_or(0, |record| to_usize(record.value_bytes.into()))
+    }
+
+    /// Returns true if keys of the device have expired and are not removed yet.
+    pub(crate) fn is_expiring(&self) -> bool {
+        self.device_keys.1
+    }
+
     /// Executes a device command.
     ///
     /// # Errors
@@ -373,69 +389,15 @@ impl TransactionView {
     }
 }
 
+/// Returns the condition that a key is as it was seen.
+pub(crate) fn unchanged(seen: Option<Sequence>) -> WriteCondition {
+    seen.map_or(WriteCondition::IfAbsent, WriteCondition::IfSequence)
+}
+
 fn check_key(key: &Bytes) -> Result<(), Status> {
     if (1..=KEY_BYTES_MAX).contains(&key.len()) { Ok(()) } else { Err(Status::INVALID_KEY_SIZE) }
 }
 
 fn check_value(value: &Bytes) -> Result<(), Status> {
     if value.len() <= LOG_VALUE_BYTES_MAX { Ok(()) } else { Err(Status::INVALID_VALUE_SIZE) }
-}
-
-impl CoreDevice for TransactionView {
-    fn submit(
-        &mut self,
-        _front_end: FrontEndId,
-        namespace: NamespaceId,
-        token: u64,
-        command: SsdCommand,
-    ) -> Result<(), SubmitError> {
-        if namespace != self.namespace {
-            return Err(SubmitError::Refused(Status::INVALID_NAMESPACE));
-        }
-        if let SsdCommand::List { position, keys_max } = command {
-            self.listing = Some(KeyRange { position, keys_max });
-            return Ok(());
-        }
-        let completion = self.execute(command).map_err(SubmitError::Refused)?;
-        self.completions.push_back(SsdCompletion { token, ..completion });
-        Ok(())
-    }
-
-    fn has_room(&self, _namespace: NamespaceId, _command: &SsdCommand) -> bool {
-        true
-    }
-
-    fn value_bytes(&self, _namespace: NamespaceId, key: &[u8]) -> usize {
-        let record = self.changed.get(key).or_else(|| self.known.get(key)).and_then(Option::as_ref);
-        record.map_or(0, |record| to_usize(record.value_bytes.into()))
-    }
-
-    fn batch_bytes_max(&self) -> usize {
-        // The batch of the whole transaction is checked when it is submitted.
-        usize::MAX
-    }
-
-    fn next_completion(&mut self, _front_end: FrontEndId) -> Option<SsdCompletion> {
-        self.completions.pop_front()
-    }
-}
-
-impl CoreWork for TransactionView {
-    fn poll(&mut self, _now: Nanos, _wall: UnixMillis) -> bool {
-        false
-    }
-
-    fn is_expiring(&self, _wall: UnixMillis) -> bool {
-        self.device_keys.1
-    }
-
-    fn stats(&self) -> DeviceStats {
-        let mut stats = DeviceStats::default();
-        stats.keys[self.namespace.index()] = self.key_count();
-        stats
-    }
-
-    fn shutdown(&mut self, _clock: &Clock) -> Result<(), String> {
-        Ok(())
-    }
 }

@@ -10,8 +10,8 @@ use headwater_frontend::core_device::{CoreDevice, CoreWork};
 use headwater_host::clock::{Clock, Nanos, UnixMillis};
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::{
-    BatchWrite, FrontEndId, ListPosition, ListedKey, NamespaceId, ReadRelease, RecordExpiry, Sequence,
-    SsdCommand, SsdCompletion, SubmitError, ValueSink, ValueSource, WriteCondition,
+    FrontEndId, ListPosition, ListedKey, NamespaceId, ReadRelease, RecordExpiry, Sequence, SsdCommand,
+    SsdCompletion, SubmitError, ValueSink, ValueSource, WriteCondition,
 };
 use headwater_ssd::engine::{DeviceStats, KeyedBatch};
 use std::collections::{BTreeMap, VecDeque};
@@ -105,7 +105,7 @@ impl KvDeviceModel {
             .unwrap_or(0)
     }
 
-    fn check(
+    pub(crate) fn check(
         &mut self,
         namespace: NamespaceId,
         key: &[u8],
@@ -124,7 +124,7 @@ impl KvDeviceModel {
         }
     }
 
-    fn put(
+    pub(crate) fn put(
         &mut self,
         namespace: NamespaceId,
         key: &[u8],
@@ -143,7 +143,7 @@ impl KvDeviceModel {
         self.records.insert((namespace.0, key.to_vec()), record);
     }
 
-    fn remove(&mut self, namespace: NamespaceId, key: &[u8]) {
+    pub(crate) fn remove(&mut self, namespace: NamespaceId, key: &[u8]) {
         self.sequence += 1;
         self.records.remove(&(namespace.0, key.to_vec()));
         self.deleted.insert((namespace.0, key.to_vec()), self.sequence);
@@ -221,9 +221,9 @@ impl KvDeviceModel {
                 completion.sink = sink;
                 self.read_part(reader.number(), bytes_max as usize, &mut completion);
             }
-            SsdCommand::Batch { writes } => {
-                self.batch(namespace, &writes, wall, &mut completion);
-                needs = self.sequence;
+            batch @ (SsdCommand::Batch { .. } | SsdCommand::BatchAcross { .. }) => {
+                self.batch(namespace, batch, wall, &mut completion);
+                (needs, completion.sequence) = (self.sequence, Sequence(self.sequence));
             }
             SsdCommand::List { position: from, keys_max } => {
                 self.list(namespace, from, keys_max, wall, &mut completion);
@@ -308,38 +308,6 @@ impl KvDeviceModel {
         }
     }
 
-    fn batch(
-        &mut self,
-        namespace: NamespaceId,
-        writes: &[BatchWrite],
-        wall: UnixMillis,
-        completion: &mut SsdCompletion,
-    ) {
-        let mut keys: Vec<&[u8]> = Vec::new();
-        for (at, write) in writes.iter().enumerate() {
-            let (BatchWrite::Store { key, condition, .. }
-            | BatchWrite::Delete { key, condition }
-            | BatchWrite::Check { key, condition }) = write;
-            assert!(!keys.contains(&&key[..]), "a batch names a key twice");
-            keys.push(key);
-            completion.status = self.check(namespace, key, *condition, wall);
-            if !completion.status.is_success() {
-                completion.position = u32::try_from(at).unwrap();
-                return;
-            }
-        }
-        for write in writes {
-            match write {
-                BatchWrite::Store { key, value, expiry, .. } => {
-                    self.put(namespace, key, value, *expiry, wall);
-                }
-                BatchWrite::Delete { key, .. } => self.remove(namespace, key),
-                BatchWrite::Check { .. } => {}
-            }
-        }
-        completion.sequence = Sequence(self.sequence);
-    }
-
     /// Returns keys in the order of a hash, so that the front end cannot depend on the meaning of a position.
     fn list(
         &mut self,
@@ -377,7 +345,8 @@ impl KvDeviceModel {
     fn is_free(&self, at: usize) -> bool {
         let this = &self.queue[at];
         self.queue.iter().take(at).all(|before| {
-            before.namespace != this.namespace
+            let is_across = |queued: &QueuedCommand| matches!(queued.command, SsdCommand::BatchAcross { .. });
+            before.namespace != this.namespace && !is_across(before) && !is_across(this)
                 || match (keys_of(&before.command), keys_of(&this.command)) {
                     (Some(left), Some(right)) => !left.iter().any(|key| right.contains(key)),
                     _ => false,

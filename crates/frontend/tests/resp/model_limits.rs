@@ -16,7 +16,11 @@ pub(crate) fn check_limits(command: &SsdCommand) -> Result<(), Status> {
         BatchWrite::Delete { .. } | BatchWrite::Check { .. } => false,
     };
     match command {
-        SsdCommand::Batch { writes } if writes.iter().any(is_too_long) => Err(Status::INVALID_VALUE_SIZE),
+        SsdCommand::Batch { writes } | SsdCommand::BatchAcross { writes, .. }
+            if writes.iter().any(is_too_long) =>
+        {
+            Err(Status::INVALID_VALUE_SIZE)
+        }
         _ => Ok(()),
     }
 }
@@ -29,7 +33,9 @@ pub(crate) fn keys_of(command: &SsdCommand) -> Option<Vec<&[u8]>> {
         | SsdCommand::OpenValue { key, .. }
         | SsdCommand::Exist { key, .. }
         | SsdCommand::Delete { key, .. } => Some(vec![key]),
-        SsdCommand::Batch { writes } => Some(writes.iter().map(|write| &write.key()[..]).collect()),
+        SsdCommand::Batch { writes } | SsdCommand::BatchAcross { writes, .. } => {
+            Some(writes.iter().map(|write| &write.key()[..]).collect())
+        }
         _ => None,
     }
 }

@@ -48,7 +48,8 @@ const SCRIPT: &str = "\
     1 MULTI; 1 DEL s; 1 SELECT 1; 1 EXEC; 1 GET s; 1 MULTI; 1 SELECT 0; 1 SELECT 1; 1 DEL s; 1 SELECT 0; 1 EXEC; \
     1 EXISTS s; 1 MULTI; 1 WAIT 0 0; 1 EXEC; 1 MULTI; 1 SET a 1; 1 QUIT";
 
-fn run_script(hello: &str) {
+/// Runs a script of commands of two clients on both servers, and compares the replies.
+pub(crate) fn run_script(hello: &str, script: &str) {
     let Some(redis) = RedisServer::start() else { return };
     let node = TestNode::start(1, 1_000);
     let mut theirs = [redis.connect(), redis.connect()];
@@ -60,7 +61,7 @@ fn run_script(hello: &str) {
         client.call_line(hello);
     }
     let mut differences = Vec::new();
-    for line in SCRIPT.split(';').map(str::trim) {
+    for line in script.split(';').map(str::trim) {
         let mut words = line.split(' ');
         let client = usize::from(words.next() == Some("2"));
         let words: Vec<&[u8]> = words.map(str::as_bytes).collect();
@@ -74,16 +75,16 @@ fn run_script(hello: &str) {
 
 #[test]
 fn transactions_get_the_replies_of_redis() {
-    run_script("HELLO 2");
+    run_script("HELLO 2", SCRIPT);
 }
 
 #[test]
 fn transactions_get_the_replies_of_redis_in_resp3() {
-    run_script("HELLO 3");
+    run_script("HELLO 3", SCRIPT);
 }
 
-/// Returns a random command that a transaction may have.
-fn allowed_command(random: &mut fastrand::Rng) -> String {
+/// Returns a random command on keys of one database that a transaction may have.
+pub(crate) fn allowed_command(random: &mut fastrand::Rng) -> String {
     if random.u8(..12) == 0 {
         let lists =
             ["SCAN 0 COUNT 1000", "SCAN 0 COUNT 1000 MATCH [ab]", "LCS a b", "LCS b c LEN", "LCS a d IDX"];
@@ -109,7 +110,7 @@ fn sorted(keys: RespValue) -> RespValue {
 }
 
 /// Returns a copy in which TTLs, read at different times, are equal, and keys are sorted.
-fn comparable(lines: &[String], value: RespValue) -> RespValue {
+pub(crate) fn comparable(lines: &[String], value: RespValue) -> RespValue {
     let RespValue::Array(parts) = value else { return value };
     let alike = parts.into_iter().zip(lines).map(|(part, line)| match part {
         RespValue::Integer(1..) if line.starts_with("TTL") => RespValue::Integer(1),

@@ -224,7 +224,6 @@ fn commands_that_cannot_be_in_a_transaction_are_refused_when_they_are_queued() {
         "DEBUG SLEEP 0",
         "HELLO 3",
         "AUTH x",
-        "COPY a b DB 1",
         "CLIENT REPLY OFF",
         "CLIENT KILL ID 1",
         "CONFIG SET timeout 1",
@@ -238,15 +237,6 @@ fn commands_that_cannot_be_in_a_transaction_are_refused_when_they_are_queued() {
         assert!(error_of(wire.call_line("EXEC")).starts_with("EXECABORT"), "{line}");
         assert_eq!(wire.call_line("EXISTS a b"), RespValue::Integer(0), "{line}");
     }
-    assert_eq!(wire.call_line("WATCH a"), ok());
-    assert_eq!(wire.call_line("SELECT 1"), ok());
-    assert!(error_of(exec(&mut wire, &["SET a 1".to_owned()])).contains("watched"));
-    // Keys of two databases.
-    assert_eq!(wire.call_line("MULTI"), ok());
-    assert_eq!((wire.call_line("SET a 1"), wire.call_line("SELECT 2")), (queued(), queued()));
-    assert!(error_of(wire.call_line("SET a 2")).contains("one database"));
-    assert!(error_of(wire.call_line("EXEC")).starts_with("EXECABORT"));
-    assert_eq!(wire.call_line("EXISTS a"), RespValue::Integer(0));
     let allowed =
         ["CLIENT ID", "CLIENT GETNAME", "CONFIG GET timeout", "SLOWLOG LEN", "TIME", "SELECT 1", "INFO"];
     let RespValue::Array(parts) = exec(&mut wire, &allowed.map(str::to_owned)) else { panic!("no array") };

@@ -10,10 +10,10 @@ use std::collections::{BTreeMap, BTreeSet};
 const KEYS: u32 = 30;
 const STEPS: u32 = 300;
 
-type Model = BTreeMap<(NamespaceId, String), Vec<u8>>;
+type SpacesModel = BTreeMap<(NamespaceId, String), Vec<u8>>;
 
 /// Draws a batch with its effect on a model, or with the index of the condition that refuses it.
-fn draw(rng: &mut fastrand::Rng, model: &Model) -> (BatchParts, Result<Model, u32>) {
+fn draw(rng: &mut fastrand::Rng, model: &SpacesModel) -> (BatchParts, Result<SpacesModel, u32>) {
     let (mut parts, mut used) = (Vec::new(), BTreeSet::new());
     let (mut after, mut refused, mut index) = (model.clone(), None, 0);
     for _ in 0..rng.usize(1..=6) {
@@ -64,7 +64,7 @@ fn batches_over_namespaces_do_what_a_naive_model_does() {
         let batch_part_writes = [1, 3, 512][rng.usize(0..3)];
         let config = DeviceConfig { hash_bits, batch_part_writes, ..DeviceConfig::default() };
         let mut host = NamespaceHost::new(32, config);
-        let mut model = Model::new();
+        let mut model = SpacesModel::new();
         for step in 0..STEPS {
             let context = format!("seed {seed} step {step}");
             if rng.u8(0..40) == 0 {

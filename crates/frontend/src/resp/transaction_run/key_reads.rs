@@ -7,9 +7,9 @@ use crate::core_device::CoreDevice;
 use crate::resp::errors::{self, ErrorReply};
 use crate::resp::limits::{GATHER_IN_FLIGHT_MAX, TRANSACTION_READ_BYTES_MAX};
 use crate::resp::operation_step::{DriveResult, OperationContext};
+use crate::resp::transaction_databases::WantedKey;
 use crate::resp::transaction_errors::{self, exec_abort};
 use crate::resp::transaction_view::{KeyDetail, ViewRecord};
-use bytes::Bytes;
 use headwater_host::width::narrow;
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::{ReadRelease, SsdCommand, SsdCompletion, SubmitError};
@@ -17,7 +17,7 @@ use headwater_ssd::command::{ReadRelease, SsdCommand, SsdCompletion, SubmitError
 /// Keys to be read.
 #[derive(Debug)]
 pub(super) struct KeyReads {
-    keys: Vec<(Bytes, KeyDetail)>,
+    keys: Vec<WantedKey>,
     submitted: usize,
     outstanding: usize,
     /// True if there is memory for the next value.
@@ -26,7 +26,7 @@ pub(super) struct KeyReads {
 }
 
 impl KeyReads {
-    pub(super) fn new(keys: Vec<(Bytes, KeyDetail)>) -> Self {
+    pub(super) fn new(keys: Vec<WantedKey>) -> Self {
         Self { keys, submitted: 0, outstanding: 0, admitted: false, failed: None }
     }
 }
@@ -42,9 +42,9 @@ impl TransactionRun {
             && reads.outstanding < GATHER_IN_FLIGHT_MAX
             && reads.failed.is_none()
         {
-            let (key, detail) = reads.keys[reads.submitted].clone();
+            let WantedKey { namespace, key, detail } = reads.keys[reads.submitted].clone();
             if detail == KeyDetail::Value && !reads.admitted {
-                let bytes = context.shared.large_writes.value_bytes(&*context.device, self.namespace, &key);
+                let bytes = context.shared.large_writes.value_bytes(&*context.device, namespace, &key);
                 if self.held + bytes > TRANSACTION_READ_BYTES_MAX {
                     reads.failed = Some(transaction_errors::TOO_MUCH_READ);
                     break;
@@ -68,7 +68,7 @@ impl TransactionRun {
                     SsdCommand::Retrieve { key, sink: Vec::new().into(), bytes_max: u32::MAX, release }
                 }
             };
-            match context.submit(narrow(reads.submitted), self.namespace, command) {
+            match context.submit(narrow(reads.submitted), namespace, command) {
                 Ok(()) => {
                     reads.submitted += 1;
                     reads.outstanding += 1;
@@ -99,15 +99,19 @@ impl TransactionRun {
         completion: SsdCompletion,
     ) -> RunStage {
         reads.outstanding -= 1;
-        let (key, detail) = reads.keys[part as usize].clone();
+        let WantedKey { namespace, key, detail } = reads.keys[part as usize].clone();
         match completion.status {
             Status::SUCCESS => {
                 let (value_bytes, sequence) = (completion.value_bytes, completion.sequence);
                 let expiry_ms = completion.expiry_ms;
                 let value = (detail == KeyDetail::Value).then(|| completion.sink.into());
-                self.view.learn(key, Some(ViewRecord { value, value_bytes, sequence, expiry_ms }));
+                self.databases.learn(
+                    namespace,
+                    key,
+                    Some(ViewRecord { value, value_bytes, sequence, expiry_ms }),
+                );
             }
-            Status::KEY_DOES_NOT_EXIST => self.view.learn(key, None),
+            Status::KEY_DOES_NOT_EXIST => self.databases.learn(namespace, key, None),
             other => reads.failed = Some(errors::from_status(other)),
         }
         RunStage::Read(reads)

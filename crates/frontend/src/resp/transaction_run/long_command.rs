@@ -12,10 +12,12 @@ use crate::resp::errors;
 use crate::resp::operation::RespOperation;
 use crate::resp::operation_step::{DriveResult, OperationContext};
 use crate::resp::state::RespState;
+use crate::resp::transaction::QueuedCommand;
+use crate::resp::transaction_databases::TransactionDatabases;
 use crate::resp::transaction_errors::{self, exec_abort};
 use crate::resp::transaction_step::{StepResult, run_operation};
-use crate::resp::transaction_view::TransactionView;
-use headwater_ssd::command::{SsdCommand, SsdCompletion, SubmitError};
+
+use headwater_ssd::command::{NamespaceId, SsdCommand, SsdCompletion, SubmitError};
 
 /// Bytes that the next part of a listing may take.
 const LISTING_STEP_BYTES: usize = 128 << 10;
@@ -48,9 +50,9 @@ impl LongCommand {
         at: usize,
         operation: Box<RespOperation>,
         driven: DriveResult,
-        view: &TransactionView,
+        databases: &TransactionDatabases,
     ) -> Self {
-        let fixed = operation.bytes_at_start(|namespace, key| view.value_bytes(namespace, key));
+        let fixed = operation.bytes_at_start(|namespace, key| databases.value_bytes(namespace, key));
         Self { at, operation, driven: Some(driven), fixed, taken: 0 }
     }
 
@@ -63,22 +65,28 @@ impl LongCommand {
 impl TransactionRun {
     /// Returns true if a command is left out of this run, which is then repeated.
     pub(super) fn leaves_out<S: CoreDevice>(&mut self, at: usize, context: &OperationContext<'_, S>) -> bool {
-        let verb = self.commands[at].verb;
+        let QueuedCommand { verb, namespace, .. } = self.commands[at];
         if is_listing(verb) {
-            self.view.want_changed();
+            self.databases.view(namespace).want_changed();
             if self.leaves_listings_out {
                 return true;
             }
         }
         if verb == RespCommand::DbSize {
-            self.count_device_keys(context);
+            self.count_device_keys(namespace, context);
         }
-        is_long(verb) && self.view.is_incomplete()
+        is_long(verb) && self.databases.is_incomplete()
     }
 
-    fn count_device_keys<S: CoreDevice>(&mut self, context: &OperationContext<'_, S>) {
-        let keys = context.device.stats().keys[self.namespace.index()];
-        self.view.count_device_keys(keys, context.device.is_expiring(context.shared.wall));
+    fn count_device_keys<S: CoreDevice>(
+        &mut self,
+        namespace: NamespaceId,
+        context: &OperationContext<'_, S>,
+    ) {
+        let keys = context.device.stats().keys[namespace.index()];
+        self.databases
+            .view(namespace)
+            .count_device_keys(keys, context.device.is_expiring(context.shared.wall));
     }
 
     /// Goes on with a command; returns the next stage, or the result of the drive.
@@ -103,9 +111,9 @@ impl TransactionRun {
                 }
             }
         }
-        if let Some(range) = self.view.listing() {
+        if let Some((namespace, range)) = self.databases.listing() {
             let list = SsdCommand::List { position: range.position, keys_max: range.keys_max };
-            return match context.submit(0, self.namespace, list) {
+            return match context.submit(0, namespace, list) {
                 Ok(()) => {
                     self.stage = RunStage::Listing(command);
                     Err(DriveResult::Waiting)
@@ -124,9 +132,10 @@ impl TransactionRun {
             self.stage = RunStage::Long(command);
             return Err(driven);
         }
-        self.count_device_keys(context);
+        let namespace = self.commands[command.at].namespace;
+        self.count_device_keys(namespace, context);
         let LongCommand { at, operation, fixed, taken, .. } = command;
-        match run_operation(operation, &mut step_of(&mut self.view, self.namespace, context)) {
+        match run_operation(operation, &mut step_of(&mut self.databases, namespace, context)) {
             StepResult::Done(reply) => {
                 self.held -= taken;
                 Ok(match self.add_reply(at, reply, context) {
@@ -147,7 +156,7 @@ impl TransactionRun {
         mut completion: SsdCompletion,
         shared: &mut RespState,
     ) -> RunStage {
-        self.view.finish_listing(&mut completion);
+        self.databases.finish_listing(&mut completion);
         command.operation.accept(completion, shared);
         command.driven = None;
         RunStage::Long(command)
@@ -158,7 +167,7 @@ impl TransactionRun {
         let has = |is: fn(RespCommand) -> bool| self.commands.iter().any(|command| is(command.verb));
         let (lists, is_long) = (has(is_listing), has(is_long));
         self.leaves_listings_out = lists;
-        let keys = self.view.forget();
+        let keys = self.databases.forget();
         // A long command inside the gate would keep all other clients waiting.
         if is_long { RunStage::Read(KeyReads::new(keys)) } else { RunStage::Enter(keys) }
     }
