@@ -423,3 +423,30 @@ fn batch_without_room_changes_nothing() {
     run(&mut device, store(5, b"new"));
     assert_eq!(value_of(&mut device, 5).as_deref(), Some(&b"new"[..]));
 }
+
+/// Guards a regression: the device panicked when a long batch that only checks ran while the log was reserved for another
+/// batch, whose plan it took for its own.
+#[test]
+fn long_batch_of_checks_runs_beside_a_batch_that_the_log_is_reserved_for() {
+    let mut device = open(64, parts_of(2));
+    let other = 10_000;
+    fill(&mut device, 40, b"old");
+    run(&mut device, store(other, b"other"));
+    submit(
+        &mut device,
+        BATCH,
+        SsdCommand::Batch { writes: (0..40).map(|number| put(number, "new")).collect() },
+    );
+    let condition = |number| if number == 0 { WriteCondition::IfExists } else { WriteCondition::IfAbsent };
+    let check = |number| BatchWrite::Check { key: key(other + number), condition: condition(number) };
+    let (mut checked, mut is_done) = (0, false);
+    while !is_done {
+        checked += 1;
+        submit(&mut device, checked, SsdCommand::Batch { writes: (0..9).map(check).collect() });
+        let (completion, _) = next(&mut device);
+        assert_eq!(completion.status, Status::SUCCESS);
+        is_done = completion.token == BATCH;
+    }
+    assert!(checked > 3, "{checked} batches of checks ran");
+    assert_eq!(value_of(&mut device, 39).unwrap(), b"new");
+}

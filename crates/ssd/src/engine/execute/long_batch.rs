@@ -66,7 +66,8 @@ impl<'a> LongBatch<'a> {
         if plan.open.is_some() {
             return self.append_part(ftl, plan, drafts);
         }
-        if !ftl.is_log_reserved() {
+        // A batch that only checks runs beside another one that the log is reserved for, and ends when it is planned.
+        if !ftl.is_log_reserved() || !self.writes.iter().any(BatchWrite::is_write) {
             self.plan_part(ftl, plan)?;
             if let Some(outcome) = self.decide(ftl, plan)? {
                 return Ok(outcome);
