@@ -15,6 +15,7 @@ mod describe;
 mod keys;
 mod listing;
 mod recovery;
+mod requests;
 mod room;
 mod unwitnessed;
 mod validate;
@@ -28,24 +29,16 @@ pub use violation::PromiseViolation;
 use bytes::Bytes;
 use headwater_host::clock::{Nanos, UnixMillis};
 use headwater_ssd::command::{
-    BatchWrite, NamespaceId, ReadRelease, RecordExpiry, Sequence, SsdCommand, SsdCompletion, ValueSource,
-    WriteCondition,
+    NamespaceId, ReadRelease, Sequence, SsdCompletion, ValueSource, WriteCondition,
 };
 use headwater_ssd::engine::Durability;
 use headwater_ssd::limits::{NAMESPACES, OPERATIONS_MAX};
-use keys::{KeyHistory, KeyWrite, ObservationSpan, RecordLifetime, WriteEffect, WriteGroup, WriteGroups};
+use keys::{KeyHistory, KeyWrite, ObservationSpan, WriteEffect, WriteGroup, WriteGroups};
+use requests::KeyRequest;
 use std::collections::BTreeMap;
 
 /// The group of the initial state.
 const INITIAL_GROUP: u64 = 0;
-
-#[derive(Clone, Debug)]
-struct KeyRequest {
-    key: Bytes,
-    condition: WriteCondition,
-    /// Its effect on the key; `None` for a check.
-    effect: Option<WriteEffect>,
-}
 
 #[derive(Clone, Debug)]
 enum CheckedKind {
@@ -164,55 +157,6 @@ impl DeviceChecker {
         checker
     }
 
-    /// Describes a command before its submission. The checker records nothing until [`Self::accepted`].
-    #[must_use]
-    pub fn prepare(&self, namespace: NamespaceId, command: &SsdCommand, wall: UnixMillis) -> CheckedCommand {
-        let write = |keys: Vec<KeyRequest>, alone| CheckedKind::Write {
-            group: 0,
-            keys,
-            alone,
-            durable: DurabilityPoint::Promised,
-        };
-        let request = |key: &Bytes, condition, effect| KeyRequest { key: key.clone(), condition, effect };
-        let store = |key: &Bytes, value: &[u8], condition, expiry| {
-            let lifetime = self.lifetime(namespace, key, expiry);
-            request(key, condition, Some(WriteEffect::Store(ValueFingerprint::of(value), lifetime)))
-        };
-        let delete = |key: &Bytes, condition| request(key, condition, Some(WriteEffect::Delete));
-        let kind = match command {
-            SsdCommand::Store { key, value, condition, expiry } => {
-                write(vec![store(key, payload_bytes(value), *condition, *expiry)], true)
-            }
-            SsdCommand::Delete { key, condition } => write(vec![delete(key, *condition)], true),
-            SsdCommand::Batch { writes } => {
-                let keys = writes.iter().map(|one| match one {
-                    BatchWrite::Store { key, value, condition, expiry } => {
-                        store(key, value, *condition, *expiry)
-                    }
-                    BatchWrite::Delete { key, condition } => delete(key, *condition),
-                    BatchWrite::Check { key, condition } => request(key, *condition, None),
-                });
-                write(keys.collect(), false)
-            }
-            SsdCommand::Clear => {
-                let keys = self.space(namespace).into_iter().flat_map(|space| space.keys.keys());
-                write(keys.map(|key| delete(key, WriteCondition::Always)).collect(), false)
-            }
-            SsdCommand::Retrieve { key, bytes_max, release, .. } => {
-                CheckedKind::Read { key: key.clone(), whole_below: *bytes_max, release: *release }
-            }
-            SsdCommand::Exist { key, release } => CheckedKind::Exist { key: key.clone(), release: *release },
-            SsdCommand::List { .. } => CheckedKind::List,
-            SsdCommand::Flush => CheckedKind::Flush,
-            SsdCommand::Fence { up_to } => CheckedKind::Fence(*up_to),
-            on_blocks => self.prepare_blocks(namespace, on_blocks),
-        };
-        {
-            let changes_table = matches!(command, SsdCommand::Namespace(_));
-            CheckedCommand { namespace, kind, tick: 0, wall, highest_acked: 0, changes_table }
-        }
-    }
-
     /// Registers a command that the device accepted under this token; tokens increase.
     ///
     /// # Errors
@@ -226,7 +170,7 @@ impl DeviceChecker {
             self.next_group += 1;
             *group = self.next_group;
             let record = WriteGroup {
-                namespace,
+                namespaces: keys.iter().map(|one| one.namespace).chain([namespace]).collect(),
                 submitted: self.tick,
                 done: None,
                 acked_at: None,
@@ -243,12 +187,12 @@ impl DeviceChecker {
             }
             for asked in keys.iter() {
                 let Some(effect) = asked.effect else {
-                    self.key(namespace, &asked.key);
+                    self.key(asked.namespace, &asked.key);
                     continue;
                 };
                 if effect.may_expire() {
                     let groups = std::mem::take(&mut self.groups);
-                    self.key(namespace, &asked.key).let_open_writes_expire(&groups);
+                    self.key(asked.namespace, &asked.key).let_open_writes_expire(&groups);
                     self.groups = groups;
                 }
                 let write = KeyWrite {
@@ -260,7 +204,7 @@ impl DeviceChecker {
                         _ => None,
                     },
                 };
-                self.key(namespace, &asked.key).writes.push(write);
+                self.key(asked.namespace, &asked.key).writes.push(write);
             }
         } else if let CheckedKind::Read { key, .. } | CheckedKind::Exist { key, .. } = &asked.kind {
             self.key(namespace, key);
@@ -366,9 +310,11 @@ impl DeviceChecker {
         self.tick += 1;
         self.commands_in_flight.clear();
         for group in self.groups.values_mut() {
-            let durability = self.spaces.get(group.namespace.index()).map(|space| space.durability);
-            if let (Some(Durability::Interval(interval)), Some(acked)) = (durability, group.acked_at) {
-                group.kept |= acked.after(interval).after(slack) <= now;
+            let spaces = (1..).map(NamespaceId).zip(&self.spaces);
+            for (_, space) in spaces.filter(|(namespace, _)| group.namespaces.contains(*namespace)) {
+                if let (Durability::Interval(interval), Some(acked)) = (space.durability, group.acked_at) {
+                    group.kept |= acked.after(interval).after(slack) <= now;
+                }
             }
             group.certain &= group.kept;
         }
@@ -417,7 +363,7 @@ impl DeviceChecker {
         let id = if self.groups.is_empty() { INITIAL_GROUP } else { self.next_group + 1 };
         self.next_group = id;
         let group = WriteGroup {
-            namespace,
+            namespaces: [namespace].into_iter().collect(),
             submitted: self.tick,
             done: Some(self.tick),
             acked_at: None,
@@ -430,24 +376,6 @@ impl DeviceChecker {
         };
         self.groups.insert(id, group);
         id
-    }
-
-    fn lifetime(&self, namespace: NamespaceId, key: &Bytes, expiry: RecordExpiry) -> RecordLifetime {
-        match expiry {
-            RecordExpiry::Never => RecordLifetime::Until(0),
-            RecordExpiry::At(end) => RecordLifetime::Until(end),
-            RecordExpiry::Keep => {
-                let writes = self.space(namespace).and_then(|space| space.keys.get(key));
-                let writes = writes.map_or(&[][..], |history| &history.writes);
-                let ends = writes.iter().map(|write| match write.effect {
-                    WriteEffect::Delete => Some(0),
-                    WriteEffect::Store(_, RecordLifetime::Until(end)) => Some(end),
-                    WriteEffect::Store(_, RecordLifetime::Inherited(known)) => known,
-                });
-                let all_for_ever = ends.into_iter().all(|end| end == Some(0));
-                RecordLifetime::Inherited(all_for_ever.then_some(0))
-            }
-        }
     }
 
     fn learn_sequence(&mut self, namespace: NamespaceId, key: &Bytes, group: u64, sequence: Sequence) {
@@ -463,7 +391,7 @@ impl DeviceChecker {
 
     fn mark_kept(&mut self, namespace: NamespaceId, covered: impl Fn(&WriteGroup) -> bool) {
         for group in self.groups.values_mut() {
-            if group.namespace == namespace && covered(group) {
+            if group.namespaces.contains(namespace) && covered(group) {
                 group.kept = true;
             }
         }

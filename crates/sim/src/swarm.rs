@@ -9,8 +9,8 @@
 
 use crate::simulated_device::DeviceActivity;
 use crate::world::{
-    CHECK_SEEDS, EXTENT_SEEDS, LineSink, PART_SEEDS, REUSE_SEEDS, RunFailure, RunReport, SWARM_SEEDS,
-    WorldConfig,
+    ACROSS_SEEDS, CHECK_SEEDS, EXTENT_SEEDS, LineSink, PART_SEEDS, REUSE_SEEDS, RunFailure, RunReport,
+    SWARM_SEEDS, WorldConfig,
 };
 use headwater_host::clock::{Clock, Nanos};
 use headwater_host::width::to_usize;
@@ -31,8 +31,8 @@ const EVENTS_KEPT: usize = 200;
 /// Time between two looks at the worlds that run.
 const WATCH_INTERVAL: Duration = Duration::from_millis(200);
 
-/// The kinds of a fresh swarm, by turns. Most worlds are small ones that are of no other kind.
-const FRESH_KINDS: &[u64] = &[0, 0, REUSE_SEEDS, 0, 0, EXTENT_SEEDS, 0, CHECK_SEEDS + PART_SEEDS];
+/// The kinds of a fresh swarm, by turns. Half of the worlds are small ones that are of no other kind.
+const FRESH_KINDS: &[u64] = &[0, 0, REUSE_SEEDS, ACROSS_SEEDS, 0, EXTENT_SEEDS, 0, CHECK_SEEDS + PART_SEEDS];
 
 /// The seeds of a swarm, and its end.
 #[derive(Clone, Copy, Debug)]

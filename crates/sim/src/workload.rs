@@ -7,9 +7,12 @@
 
 use bytes::Bytes;
 use headwater_host::clock::UnixMillis;
+use headwater_host::width::to_usize;
 use headwater_ssd::command::{
-    BatchWrite, ListPosition, NamespaceId, ReadRelease, RecordExpiry, Sequence, SsdCommand, WriteCondition,
+    BatchWrite, ListPosition, NamespaceId, NamespaceRun, ReadRelease, RecordExpiry, Sequence, SsdCommand,
+    WriteCondition,
 };
+use headwater_ssd::limits::BATCH_RUNS_MAX;
 use std::ops::Range;
 
 /// Usual lengths of values that are longer than a block.
@@ -41,6 +44,8 @@ pub struct WorkloadConfig {
     pub conditions: FeatureUse,
     /// The use of checks in batches.
     pub checks: FeatureUse,
+    /// The use of batches over several namespaces.
+    pub across: FeatureUse,
     /// Most writes of one batch.
     pub batch_writes_max: usize,
 }
@@ -134,7 +139,7 @@ impl CommandStream {
 
     /// Returns the next request.
     pub fn next(&mut self, wall: UnixMillis, known: KnownSequence<'_>) -> WorkloadRequest {
-        let namespace = NamespaceId(self.rng.u8(1..=self.config.namespaces.max(1)));
+        let namespace = self.any_namespace();
         let shares = self.config.shares;
         let kinds = [
             shares.store,
@@ -155,6 +160,9 @@ impl CommandStream {
                 let key = self.any_key().1;
                 let condition = self.delete_condition(namespace, &key, known);
                 SsdCommand::Delete { key, condition }
+            }
+            4 if self.config.across == FeatureUse::Some && self.rng.u8(0..4) > 0 => {
+                return self.batch_across(wall, known);
             }
             4 => self.batch(namespace, wall, known),
             5 => SsdCommand::List {
@@ -181,6 +189,10 @@ impl CommandStream {
             roll -= share;
         }
         0
+    }
+
+    fn any_namespace(&mut self) -> NamespaceId {
+        NamespaceId(self.rng.u8(1..=self.config.namespaces.max(1)))
     }
 
     fn any_key(&mut self) -> (u32, Bytes) {
@@ -249,27 +261,72 @@ impl CommandStream {
         let conditions = self.rng.u8(0..4) == 0 && self.config.conditions == FeatureUse::Some;
         let mut writes = Vec::new();
         for number in numbers {
-            let key = self.key(number);
-            let condition = match (conditions, self.rng.u8(0..6)) {
-                (true, 0) => WriteCondition::IfExists,
-                (true, 1) => WriteCondition::IfAbsent,
-                (true, 2) => WriteCondition::IfSequence(known(namespace, &key).unwrap_or(Sequence(1))),
-                _ => WriteCondition::Always,
-            };
-            writes.push(if self.rng.u8(0..5) == 0 {
-                let condition =
-                    if condition == WriteCondition::IfAbsent { WriteCondition::Always } else { condition };
-                BatchWrite::Delete { key, condition }
-            } else {
-                let (value, expiry) = (self.value(number), self.expiry(wall));
-                BatchWrite::Store { key, value, condition, expiry }
-            });
+            writes.push(self.batch_write((namespace, number), conditions, wall, known));
         }
         if self.config.checks == FeatureUse::Some {
             self.add_checks(&mut writes, namespace, known);
         }
         shorten(&mut writes, self.batch_bytes_max);
         SsdCommand::Batch { writes }
+    }
+
+    /// Returns a write of a key; some writes have conditions if any of their batch may.
+    fn batch_write(
+        &mut self,
+        (namespace, number): (NamespaceId, u32),
+        conditions: bool,
+        wall: UnixMillis,
+        known: KnownSequence<'_>,
+    ) -> BatchWrite {
+        let key = self.key(number);
+        let condition = match (conditions, self.rng.u8(0..6)) {
+            (true, 0) => WriteCondition::IfExists,
+            (true, 1) => WriteCondition::IfAbsent,
+            (true, 2) => WriteCondition::IfSequence(known(namespace, &key).unwrap_or(Sequence(1))),
+            _ => WriteCondition::Always,
+        };
+        if self.rng.u8(0..5) == 0 {
+            let condition =
+                if condition == WriteCondition::IfAbsent { WriteCondition::Always } else { condition };
+            return BatchWrite::Delete { key, condition };
+        }
+        let (value, expiry) = (self.value(number), self.expiry(wall));
+        BatchWrite::Store { key, value, condition, expiry }
+    }
+
+    /// Returns a batch over several namespaces, some in one run each, some in many.
+    fn batch_across(&mut self, wall: UnixMillis, known: KnownSequence<'_>) -> WorkloadRequest {
+        let keys = to_usize(u64::from(self.config.keys)) * usize::from(self.config.namespaces);
+        let length = self.rng.usize(2..=self.config.batch_writes_max.max(2)).min(keys);
+        let mut places: Vec<(NamespaceId, u32)> = Vec::new();
+        while places.len() < length {
+            let place = (self.any_namespace(), self.any_key().0);
+            if !places.contains(&place) {
+                places.push(place);
+            }
+        }
+        if places.len() > BATCH_RUNS_MAX || self.rng.bool() {
+            places.sort_by_key(|(namespace, _)| *namespace);
+        }
+        let conditions = self.rng.u8(0..4) == 0 && self.config.conditions == FeatureUse::Some;
+        let (mut writes, mut runs) = (Vec::new(), Vec::<NamespaceRun>::new());
+        for (namespace, number) in places {
+            writes.push(if self.rng.u8(0..10) == 0 {
+                let key = self.key(number);
+                let seen = known(namespace, &key);
+                let condition = seen.map_or(WriteCondition::IfAbsent, WriteCondition::IfSequence);
+                BatchWrite::Check { key, condition }
+            } else {
+                self.batch_write((namespace, number), conditions, wall, known)
+            });
+            match runs.last_mut() {
+                Some(run) if run.namespace == namespace => run.end = writes.len(),
+                _ => runs.push(NamespaceRun { namespace, end: writes.len() }),
+            }
+        }
+        shorten(&mut writes, self.batch_bytes_max);
+        let namespace = runs.first().map_or(NamespaceId::FIRST, |run| run.namespace);
+        WorkloadRequest { namespace, command: SsdCommand::BatchAcross { writes, runs } }
     }
 
     /// Makes half of the batches check keys that they do not write, as an EXEC with watched keys does: most checks name the
@@ -369,6 +426,7 @@ mod tests {
             expiry: FeatureUse::Some,
             conditions: FeatureUse::Some,
             checks: FeatureUse::Never,
+            across: FeatureUse::Never,
             batch_writes_max: BATCH_WRITES,
         }
     }

@@ -5,6 +5,7 @@
 //! A run is a sequence of boots on one medium. Each boot opens the device (recovery), reads every key, submits commands
 //! until the power is cut, and leaves the crash image to the next boot. The last boot has no fault.
 
+mod across_config;
 mod block_namespace;
 mod boot_plan;
 mod config;
@@ -19,8 +20,8 @@ mod reuse_config;
 mod swarm_config;
 
 pub use config::{
-    BLOCK_SEEDS, BlockNamespaceConfig, BootLength, CHECK_SEEDS, EXTENT_SEEDS, FILE_SEEDS, LONG_SEEDS,
-    LYING_SEEDS, MediumHonesty, PART_SEEDS, REUSE_SEEDS, SWARM_SEEDS, WorldConfig, WorldSwitches,
+    ACROSS_SEEDS, BLOCK_SEEDS, BlockNamespaceConfig, BootLength, CHECK_SEEDS, EXTENT_SEEDS, FILE_SEEDS,
+    LONG_SEEDS, LYING_SEEDS, MediumHonesty, PART_SEEDS, REUSE_SEEDS, SWARM_SEEDS, WorldConfig, WorldSwitches,
 };
 pub use report::{FailureCause, LineSink, RunFailure, RunReport};
 

@@ -6,8 +6,8 @@ use headwater_host::clock::{Nanos, UnixMillis};
 use headwater_nvme::spec::status::Status;
 use headwater_sim::checker::{DeviceChecker, PromiseViolation, WallSpan};
 use headwater_ssd::command::{
-    BatchWrite, ListPosition, ListedKey, NamespaceId, ReadRelease, RecordExpiry, Sequence, SsdCommand,
-    SsdCompletion, WriteCondition,
+    BatchWrite, ListPosition, ListedKey, NamespaceId, NamespaceRun, ReadRelease, RecordExpiry, Sequence,
+    SsdCommand, SsdCompletion, WriteCondition,
 };
 use headwater_ssd::engine::{DeviceConfig, Durability};
 
@@ -61,6 +61,14 @@ fn batch(values: &[(&'static str, &'static str)]) -> SsdCommand {
         expiry: RecordExpiry::Never,
     });
     SsdCommand::Batch { writes: writes.collect() }
+}
+
+/// Stores the key `a` of two namespaces in one batch.
+fn batch_across(namespaces: [NamespaceId; 2]) -> SsdCommand {
+    let (condition, expiry) = (WriteCondition::Always, RecordExpiry::Never);
+    let write = BatchWrite::Store { key: key("a"), value: key("one"), condition, expiry };
+    let runs = (1..).zip(namespaces).map(|(end, namespace)| NamespaceRun { namespace, end }).collect();
+    SsdCommand::BatchAcross { writes: vec![write.clone(), write], runs }
 }
 
 fn get(name: &'static str) -> SsdCommand {
@@ -251,6 +259,38 @@ fn whole_batch_or_none_of_it_is_accepted() {
         run.settle(ALWAYS, "a", if there { &a } else { &none }).unwrap();
         run.settle(ALWAYS, "b", if there { &b } else { &none }).unwrap();
     }
+}
+
+#[test]
+fn half_a_batch_over_namespaces_is_reported_in_either_order() {
+    for [present, missing] in [[ALWAYS, ON_FLUSH], [ON_FLUSH, ALWAYS]] {
+        let mut run = history();
+        run.submit(ON_FLUSH, 1, &batch_across([ON_FLUSH, ALWAYS]));
+        run.cut();
+        run.settle(present, "a", &found(0, "one", 1)).unwrap();
+        let judged = run.settle(missing, "a", &nothing(0));
+        assert!(judged.is_err(), "{present} and {missing}: {judged:?}");
+    }
+}
+
+#[test]
+fn batch_over_namespaces_may_be_lost_only_if_all_of_them_may_lose_it() {
+    let flush = |run: &mut CheckedHistory, namespace| run.write(namespace, 2, &SsdCommand::Flush, 0);
+    let judge = |namespaces: [NamespaceId; 2], waited, flushed: Option<NamespaceId>| {
+        let mut run = history();
+        run.write(namespaces[0], 1, &batch_across(namespaces), 2);
+        run.now = Nanos::from_millis(waited);
+        flushed.into_iter().for_each(|namespace| flush(&mut run, namespace));
+        run.cut();
+        namespaces.map(|namespace| run.settle(namespace, "a", &nothing(0)).is_ok())
+    };
+    assert_eq!(judge([ON_FLUSH, INTERVAL], 5, None), [true; 2]);
+    assert_eq!(judge([ON_FLUSH, INTERVAL], 1_000, None), [false; 2]);
+    assert_eq!(judge([ON_FLUSH, INTERVAL], 5, Some(INTERVAL)), [false; 2]);
+    assert_eq!(judge([INTERVAL, ON_FLUSH], 5, Some(ON_FLUSH)), [false; 2]);
+    assert_eq!(judge([INTERVAL, ON_FLUSH], 5, Some(ALWAYS)), [true; 2]);
+    assert_eq!(judge([ON_FLUSH, ALWAYS], 0, None), [false; 2]);
+    assert_eq!(judge([ALWAYS, ON_FLUSH], 0, None), [false; 2]);
 }
 
 #[test]

@@ -57,10 +57,6 @@ fn value_of(block: &[u8]) -> Option<ValueFingerprint> {
     (!is_zero(block)).then(|| ValueFingerprint::of(block))
 }
 
-fn delete(key: Bytes) -> KeyRequest {
-    KeyRequest { key, condition: WriteCondition::Always, effect: Some(WriteEffect::Delete) }
-}
-
 impl CheckedCommand {
     /// Returns true if it writes one key and its completion carries the sequence.
     pub(super) fn writes_one_key(&self) -> bool {
@@ -87,6 +83,7 @@ impl DeviceChecker {
             let alone = matches!(&keys[..], [KeyRequest { effect: Some(WriteEffect::Store(..)), .. }]);
             CheckedKind::Write { group: 0, keys, alone, durable }
         };
+        let delete = |key: &Bytes| KeyRequest::delete(namespace, key, WriteCondition::Always);
         match command {
             SsdCommand::Write { start, data, fua } => {
                 let blocks = (start.0..).zip(payload_bytes(data).chunks(block_bytes));
@@ -96,7 +93,7 @@ impl DeviceChecker {
                         None => WriteEffect::Delete,
                     };
                     let condition = WriteCondition::Always;
-                    KeyRequest { key: block_key(lba), condition, effect: Some(effect) }
+                    KeyRequest { namespace, key: block_key(lba), condition, effect: Some(effect) }
                 });
                 write(keys.collect(), forced(fua))
             }
@@ -105,7 +102,7 @@ impl DeviceChecker {
                 let mut blocks: Vec<u64> = ranges.iter().flat_map(blocks).collect();
                 blocks.sort_unstable();
                 blocks.dedup();
-                write(blocks.into_iter().map(|lba| delete(block_key(lba))).collect(), forced(fua))
+                write(blocks.into_iter().map(|lba| delete(&block_key(lba))).collect(), forced(fua))
             }
             SsdCommand::Namespace(change) => {
                 let end = match change {
@@ -114,7 +111,7 @@ impl DeviceChecker {
                     _ => u64::MAX,
                 };
                 let keys = self.space(namespace).into_iter().flat_map(|space| space.keys.keys());
-                let gone = keys.filter(|key| lba_of(key) >= end).map(|key| delete(key.clone()));
+                let gone = keys.filter(|key| lba_of(key) >= end).map(delete);
                 write(gone.collect(), DurabilityPoint::Immediate)
             }
             SsdCommand::Read { range, .. } => CheckedKind::Blocks {
@@ -192,9 +189,10 @@ impl DeviceChecker {
             let keys: Vec<KeyRequest> = self
                 .space(namespace)
                 .into_iter()
-                .flat_map(|space| space.keys.keys().map(|key| delete(key.clone())))
+                .flat_map(|space| space.keys.keys())
+                .map(|key| KeyRequest::delete(namespace, key, WriteCondition::Always))
                 .collect();
-            self.remove_group(namespace, id, &keys);
+            self.remove_group(id, &keys);
         }
     }
 

@@ -26,6 +26,10 @@ impl CheckedCommand {
                     Some(WriteEffect::Delete) => format!("delete {} {:?}", short(&one.key), one.condition),
                     None => format!("check {} {:?}", short(&one.key), one.condition),
                 });
+                let writes = writes.zip(keys).map(|(write, one)| match one.namespace {
+                    namespace if namespace == self.namespace => write,
+                    namespace => format!("{write} of {namespace}"),
+                });
                 let writes: Vec<_> = writes.collect();
                 if writes.len() > 8 { format!("{} writes", writes.len()) } else { writes.join(", ") }
             }

@@ -65,11 +65,28 @@ pub(super) struct KeyWrite {
     pub(super) replaces: Option<u64>,
 }
 
+/// The namespaces of a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct GroupNamespaces(u32);
+
+impl GroupNamespaces {
+    /// Returns true for a namespace of the command.
+    pub(super) fn contains(self, namespace: NamespaceId) -> bool {
+        self.0 >> namespace.index() & 1 == 1
+    }
+}
+
+impl FromIterator<NamespaceId> for GroupNamespaces {
+    fn from_iter<I: IntoIterator<Item = NamespaceId>>(namespaces: I) -> Self {
+        Self(namespaces.into_iter().fold(0, |all, namespace| all | 1 << namespace.index()))
+    }
+}
+
 /// The writes of one command.
 #[derive(Clone, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each says something else of the writes")]
 pub(super) struct WriteGroup {
-    pub(super) namespace: NamespaceId,
+    pub(super) namespaces: GroupNamespaces,
     /// The tick of its submission.
     pub(super) submitted: u64,
     /// The tick by which it had certainly happened, if it happened: it was acknowledged or seen.

@@ -20,8 +20,11 @@ impl DeviceChecker {
     ) -> Result<(), PromiseViolation> {
         let (status, namespace) = (completion.status, asked.namespace);
         if status.is_success() {
+            // The completion waits for what any of its namespaces promises.
+            let is_always = |one: &&KeyRequest| self.durability(one.namespace) == Durability::Always;
+            let strictest = keys.iter().find(is_always).map_or(namespace, |one| one.namespace);
             for one in keys {
-                self.check_condition(namespace, one, (group, status), when)?;
+                self.check_condition(one, strictest, (group, status), when)?;
             }
             let before = asked.highest_acked;
             let sequence = completion.sequence.0;
@@ -33,8 +36,7 @@ impl DeviceChecker {
                 return Err(PromiseViolation::SequenceWentBack { token, sequence, before });
             }
             self.highest_acked = self.highest_acked.max(sequence);
-            let kept = self.spaces[namespace.index()].durability == Durability::Always
-                || asked.is_durable_when_acked();
+            let kept = self.durability(strictest) == Durability::Always || asked.is_durable_when_acked();
             if let Some(group) = self.groups.get_mut(group) {
                 group.done = group.done.or(Some(self.tick));
                 group.acked_at = Some(now);
@@ -43,13 +45,13 @@ impl DeviceChecker {
                 (group.sequence, group.owns_sequence) = (sequence, wrote);
             }
         } else if let Some(seen) = observation_of_refusal(status) {
-            self.remove_group(namespace, group, keys);
+            self.remove_group(group, keys);
             if status == Status::CAPACITY_EXCEEDED {
                 self.check_full(namespace, keys, when)?;
             }
             let failed = usize::try_from(completion.position).ok().filter(|_| keys.len() > 1);
             if let (Some(one), Some(seen)) = (keys.get(failed.unwrap_or(0)), seen) {
-                self.check_refusal(namespace, one, (status, seen), when)?;
+                self.check_refusal(one, (status, seen), when)?;
             }
         } else {
             return Err(unexpected(completion));
@@ -57,7 +59,7 @@ impl DeviceChecker {
         let oldest_open =
             self.commands_in_flight.first_key_value().map_or(self.tick, |(_, asked)| asked.tick);
         for one in keys.iter().filter(|_| !self.keeps_all) {
-            let history = self.spaces[namespace.index()].keys.get_mut(&one.key);
+            let history = self.spaces[one.namespace.index()].keys.get_mut(&one.key);
             if let Some(history) = history {
                 history.archive_obsolete(&self.groups, oldest_open);
             }
@@ -65,17 +67,23 @@ impl DeviceChecker {
         Ok(())
     }
 
-    pub(super) fn remove_group(&mut self, namespace: NamespaceId, group: u64, keys: &[KeyRequest]) {
+    fn durability(&self, namespace: NamespaceId) -> Durability {
+        self.spaces[namespace.index()].durability
+    }
+
+    pub(super) fn remove_group(&mut self, group: u64, keys: &[KeyRequest]) {
         for one in keys {
-            self.key(namespace, &one.key).writes.retain(|write| write.group != group);
+            self.key(one.namespace, &one.key).writes.retain(|write| write.group != group);
         }
         self.groups.remove(group);
     }
 
+    /// Checks the condition of a write or a check of a command that was carried out, and whose completion waited as long as
+    /// the durability of the namespace `strictest` asks.
     pub(super) fn check_condition(
         &mut self,
-        namespace: NamespaceId,
         one: &KeyRequest,
+        strictest: NamespaceId,
         (group, status): (u64, Status),
         when: ObservationSpan,
     ) -> Result<(), PromiseViolation> {
@@ -84,6 +92,7 @@ impl DeviceChecker {
             WriteCondition::IfExists | WriteCondition::IfSequence(_) => KeyObservation::AnyRecord,
             WriteCondition::IfAbsent => KeyObservation::Absent,
         };
+        let namespace = one.namespace;
         let mut before = self.key(namespace, &one.key).clone();
         before.writes.retain(|write| write.group != group);
         let mut matching = before.explanations(&self.groups, seen, when);
@@ -94,8 +103,8 @@ impl DeviceChecker {
         if !matching.is_empty() {
             // The write was acknowledged, so the group that decided its condition has happened as a whole, and lasts as
             // long as the write.
-            self.mark_happened(namespace, &before, &matching, (seen, when), ReadRelease::WhenDurable);
-            let always = self.spaces[namespace.index()].durability == Durability::Always;
+            self.mark_happened(strictest, &before, &matching, (seen, when), ReadRelease::WhenDurable);
+            let always = self.durability(strictest) == Durability::Always;
             if let (WriteCondition::IfSequence(Sequence(wanted)), [only], true) =
                 (one.condition, &matching[..], always)
                 && before.writes[*only].sequence == Some(wanted)
@@ -141,11 +150,11 @@ impl DeviceChecker {
 
     pub(super) fn check_refusal(
         &mut self,
-        namespace: NamespaceId,
         one: &KeyRequest,
         (status, seen): (Status, KeyObservation),
         when: ObservationSpan,
     ) -> Result<(), PromiseViolation> {
+        let namespace = one.namespace;
         let history = self.key(namespace, &one.key).clone();
         let matching = history.explanations(&self.groups, seen, when);
         if matching.is_empty() {
@@ -233,7 +242,7 @@ impl DeviceChecker {
         release: ReadRelease,
     ) -> bool {
         release == ReadRelease::WhenDurable
-            && self.spaces[namespace.index()].durability == Durability::Always
+            && self.durability(namespace) == Durability::Always
             && history.has_single_durable_explanation(&self.groups, seen, when)
     }
 

@@ -1,11 +1,11 @@
 //! The configuration of a simulated world, drawn from its seed.
 //!
 //! Input: a seed. Output: a [`WorldConfig`]. From [`SWARM_SEEDS`] on it is one of the swarm's ([`super::swarm_config`]);
-//! [`FILE_SEEDS`] and [`LYING_SEEDS`] change its medium, [`REUSE_SEEDS`], [`LONG_SEEDS`], [`PART_SEEDS`] and
-//! [`EXTENT_SEEDS`] its size and the work in it.
+//! [`FILE_SEEDS`] and [`LYING_SEEDS`] change its medium, [`ACROSS_SEEDS`] its namespaces, [`REUSE_SEEDS`], [`LONG_SEEDS`],
+//! [`PART_SEEDS`] and [`EXTENT_SEEDS`] its size and the work in it.
 //! Invariant: `headwater sim replay --seed S` builds the same world as the test run of seed S.
 
-use super::{extent_config, long_config, part_config, reuse_config, swarm_config};
+use super::{across_config, extent_config, long_config, part_config, reuse_config, swarm_config};
 use crate::faults::FaultPlan;
 use crate::flash::PageAddressing;
 use crate::media::{MediaBacking, SimMediaConfig};
@@ -199,9 +199,20 @@ pub const PART_SEEDS: u64 = 1 << 56;
 /// swarms, which are wall times in nanoseconds, have this bit clear.
 pub const EXTENT_SEEDS: u64 = 1 << 52;
 
+/// Added to a seed: batches of the world have keys of several namespaces. The seeds of old swarms, which are wall times in
+/// nanoseconds, have this bit and the one below it set: a seed with both is none of this kind.
+pub const ACROSS_SEEDS: u64 = 1 << 60;
+
+/// Returns true for a seed of a world whose batches have keys of several namespaces.
+const fn is_across(seed: u64) -> bool {
+    seed & (ACROSS_SEEDS | ACROSS_SEEDS >> 1) == ACROSS_SEEDS
+}
+
 /// Returns the seed without the parts that change the medium, so that the worlds differ in nothing else.
 pub(super) const fn drawn_seed(seed: u64) -> u64 {
-    seed & !(LYING_SEEDS | FILE_SEEDS | REUSE_SEEDS | LONG_SEEDS | CHECK_SEEDS | PART_SEEDS | EXTENT_SEEDS)
+    let across = if is_across(seed) { ACROSS_SEEDS } else { 0 };
+    let kinds = LYING_SEEDS | FILE_SEEDS | REUSE_SEEDS | LONG_SEEDS | CHECK_SEEDS | PART_SEEDS | EXTENT_SEEDS;
+    seed & !(kinds | across)
 }
 
 /// Presets that short runs draw from: with and without a volatile cache, fast and slow.
@@ -238,6 +249,11 @@ impl WorldConfig {
         if seed & CHECK_SEEDS != 0 {
             config.workload.checks = FeatureUse::Some;
             config.workload.shares.batch = config.workload.shares.batch.max(200);
+        }
+        if is_across(seed) {
+            across_config::change(&mut config.device, &mut config.workload, drawn);
+            // The block namespace would be one of them, and their keys are counted in no promise of room.
+            (config.block_namespace, config.room_bytes) = (None, 0);
         }
         if seed & FILE_SEEDS != 0 {
             config.media.backing = MediaBacking::File;
@@ -285,6 +301,7 @@ impl WorldConfig {
             expiry: FeatureUse::Some,
             conditions: FeatureUse::Some,
             checks: FeatureUse::Never,
+            across: FeatureUse::Never,
             batch_writes_max: BATCH_WRITES,
         };
         if rng.u8(0..4) == 0 {

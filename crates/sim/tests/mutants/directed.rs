@@ -12,8 +12,8 @@ use headwater_sim::workload::{
     BATCH_WRITES, CHAINED_BYTES, CommandShares, FeatureUse, ValueLengths, WorkloadConfig,
 };
 use headwater_sim::world::{
-    BootLength, EXTENT_SEEDS, FILE_SEEDS, MediumHonesty, PART_SEEDS, REUSE_SEEDS, SWARM_SEEDS, SimWorld,
-    WorldConfig, WorldSwitches,
+    ACROSS_SEEDS, BootLength, EXTENT_SEEDS, FILE_SEEDS, MediumHonesty, PART_SEEDS, REUSE_SEEDS, SWARM_SEEDS,
+    SimWorld, WorldConfig, WorldSwitches,
 };
 use headwater_ssd::engine::{DeviceConfig, SsdDevice};
 use headwater_ssd::limits::EXTENT_BYTES;
@@ -35,6 +35,8 @@ pub(crate) fn world(mutant: Mutant, number: u64) -> Option<SimWorld<'static, Ssd
         Mutant::OldBlocksNotDoubted => index_and_page_lost(),
         Mutant::SpareChecksumIgnored => flipped_spare(),
         Mutant::CommitSplitsBatch | Mutant::CollectedDuringBatch => batches_in_parts(number),
+        Mutant::FirstDurabilityCounts => WorldConfig::from_seed(ACROSS_SEEDS + number),
+        Mutant::ClearNotAwaited | Mutant::OneClearAwaited => batches_behind_clears(number),
         Mutant::FreedBlocksNotFilled => checkpoints_beside_reuse(number),
         Mutant::CheckpointDuringClear => checkpoints_behind_clears(number),
         Mutant::ExtentsNotAwaited
@@ -65,6 +67,7 @@ fn bare(preset: TimingPreset, plans: Vec<FaultPlan>) -> WorldConfig {
             expiry: FeatureUse::Never,
             conditions: FeatureUse::Never,
             checks: FeatureUse::Never,
+            across: FeatureUse::Never,
             batch_writes_max: BATCH_WRITES,
         },
         block_namespace: None,
@@ -163,6 +166,15 @@ fn flipped_bits_of_extents() -> WorldConfig {
     config.workload.chained_bytes = EXTENT_BYTES..2 * EXTENT_BYTES + 5_000;
     config.switches.shutdown = FeatureUse::Some;
     WorldConfig { commands_max: 60, points_max: 1 << 17, ..config }
+}
+
+/// Clears namespaces of many keys, and writes batches over several of them behind each clear.
+fn batches_behind_clears(number: u64) -> WorldConfig {
+    let mut config = WorldConfig::from_seed(ACROSS_SEEDS + number);
+    (config.workload.keys, config.workload.value_bytes_max) = (1_500, 60);
+    (config.workload.chained_every, config.workload.batch_writes_max) = (0, 60);
+    config.workload.shares.clear = 20;
+    WorldConfig { commands_max: 3_000, depth: 16, ..config }
 }
 
 /// Clears many keys, writes a checkpoint at once, and cuts the power.

@@ -5,6 +5,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 #![expect(clippy::print_stdout, reason = "the log states the number of runs")]
 
+mod across;
 mod all_cores;
 mod checks;
 mod extents;
