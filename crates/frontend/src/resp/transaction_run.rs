@@ -341,9 +341,6 @@ impl TransactionRun {
         &mut self,
         context: &mut OperationContext<'_, S>,
     ) -> Result<RunStage, DriveResult> {
-        let Some((namespace, command)) = self.batch.command() else {
-            unreachable!("a transaction without writes and checks submits a batch");
-        };
         if self.batch.keys() > BATCH_WRITES_MAX {
             return Ok(RunStage::Done(transaction_errors::too_many_keys(self.batch.keys()).into()));
         }
@@ -351,6 +348,9 @@ impl TransactionRun {
         if bytes > bytes_max {
             return Ok(RunStage::Done(transaction_errors::too_many_bytes(bytes, bytes_max).into()));
         }
+        let Some((namespace, command)) = self.batch.command() else {
+            unreachable!("a transaction without writes and checks submits a batch");
+        };
         match context.submit(0, namespace, command) {
             Ok(()) => {
                 // The device keeps the order of each key: what other clients write from now on comes later.
