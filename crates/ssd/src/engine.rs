@@ -32,6 +32,7 @@ pub mod upgrade;
 mod validate;
 
 use crate::command::{FrontEndId, NamespaceId, Sequence, SsdCompletion};
+use crate::engine::batch_namespaces::NamespaceSet;
 use crate::engine::checkpoint::Checkpointer;
 use crate::engine::execute::{ExecutionOutcome, ReleaseGate};
 use crate::engine::key_span::KeySpan;
@@ -172,8 +173,7 @@ impl<M: Media> SsdDevice<M> {
             ReleaseGate::Immediate => Sequence(0),
             ReleaseGate::IfPromised(sequence) => self.release_sequence(namespace, sequence),
             ReleaseGate::IfAnyPromised(namespaces, sequence) => {
-                let gate = |namespace| self.release_sequence(namespace, sequence);
-                namespaces.iter().map(gate).max().unwrap_or_default()
+                self.strictest_release_sequence(namespaces, sequence)
             }
         };
         if !mutant(Mutant::GateNotRequested) {
@@ -195,6 +195,7 @@ impl<M: Media> SsdDevice<M> {
 
     /// Returns the sequence that must be durable before a command that saw `sequence` completes in this namespace. After
     /// a failure of the medium this is `sequence` in every mode: nothing that may be lost is shown any more.
+    #[inline]
     fn release_sequence(&mut self, namespace: NamespaceId, sequence: Sequence) -> Sequence {
         if self.ftl.failure().is_some() {
             return sequence;
@@ -210,6 +211,13 @@ impl<M: Media> SsdDevice<M> {
                 Sequence(0)
             }
         }
+    }
+
+    /// Returns the same for a command in several namespaces: the strictest of them counts.
+    #[cold]
+    fn strictest_release_sequence(&mut self, namespaces: NamespaceSet, sequence: Sequence) -> Sequence {
+        let gate = |namespace| self.release_sequence(namespace, sequence);
+        namespaces.iter().map(gate).max().unwrap_or_default()
     }
 
     /// Takes the next released completion of one front end.

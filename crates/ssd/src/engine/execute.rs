@@ -105,9 +105,8 @@ pub(crate) fn execute<M: Media>(
         ) => {
             return block_write::run(ftl, operation);
         }
-        OperationWork::Command(SsdCommand::Batch { .. } | SsdCommand::BatchAcross { .. }) => {
-            return batch::run(ftl, operation);
-        }
+        OperationWork::Command(SsdCommand::Batch { .. }) => return batch::run(ftl, operation),
+        OperationWork::Command(SsdCommand::BatchAcross { .. }) => return batch::run_across(ftl, operation),
         OperationWork::Command(command) => command,
     };
     match command {
@@ -177,12 +176,10 @@ fn fence<M: Media>(ftl: &Ftl<M>, up_to: Sequence) -> ExecutionOutcome {
     ExecutionOutcome::status(Status::SUCCESS, seen)
 }
 
-/// Checks that the namespace, or each one of a batch, has the kind that a command on keys, or on a namespace as a whole, needs.
+/// Checks that the namespace, of a batch over several the first one, has the kind that a command on keys, or on a namespace as a whole, needs.
 #[inline]
 fn check_namespace_kind<M: Media>(ftl: &Ftl<M>, operation: &DeviceOperation) -> Result<(), Status> {
     let OperationWork::Command(command) = &operation.work else { return Ok(()) };
-    let runs = command.namespace_runs().iter();
-    runs.map(|run| run.namespace).try_for_each(|namespace| check_kind(ftl, command.subject(), namespace))?;
     check_kind(ftl, command.subject(), operation.namespace)
 }
 

@@ -425,13 +425,18 @@ impl DeviceOperation {
 }
 
 /// Returns the spans of the keys of a short batch, sorted and disjoint.
+#[inline]
 fn key_spans(
     writes: &[BatchWrite],
     namespaces: BatchNamespaces<'_>,
     hasher: &KeyHasher,
 ) -> Result<Vec<KeySpan>, Status> {
-    let hash = |(index, write): (usize, &BatchWrite)| hasher.hash(namespaces.of(index), write.key());
-    let mut hashes: Vec<KeyHash> = writes.iter().enumerate().map(hash).collect();
+    let mut hashes: Vec<KeyHash> = match namespaces {
+        BatchNamespaces::One(namespace) => {
+            writes.iter().map(|write| hasher.hash(namespace, write.key())).collect()
+        }
+        BatchNamespaces::Runs(_) => hashes_across(writes, namespaces, hasher),
+    };
     hashes.sort_unstable();
     hashes.dedup();
     // Only keys that share a hash may be the same.
@@ -439,4 +444,10 @@ fn key_spans(
         return Err(Status::COMMAND_SEQUENCE_ERROR);
     }
     Ok(hashes.into_iter().map(KeySpan::one).collect())
+}
+
+/// Returns the hashes of the keys of a batch over several namespaces.
+#[cold]
+fn hashes_across(writes: &[BatchWrite], namespaces: BatchNamespaces<'_>, hasher: &KeyHasher) -> Vec<KeyHash> {
+    (0..).zip(writes).map(|(at, write)| hasher.hash(namespaces.of(at), write.key())).collect()
 }

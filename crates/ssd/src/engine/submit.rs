@@ -63,7 +63,9 @@ impl<M: Media> SsdDevice<M> {
         }
         let has_limits = |namespace| self.ftl.namespace_table().limits(namespace).is_some();
         let mut throttled = self.throttle.waiting > 0 || has_limits(namespace);
-        throttled |= command.namespace_runs().iter().any(|run| has_limits(run.namespace));
+        if let SsdCommand::BatchAcross { runs, .. } = &command {
+            throttled |= runs.iter().any(|run| has_limits(run.namespace));
+        }
         if throttled {
             self.throttle.check_room(namespace, &command)?;
         }

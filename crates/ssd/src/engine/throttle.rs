@@ -84,7 +84,7 @@ impl<M: Media> SsdDevice<M> {
     /// Enqueues an operation to run in the next turn, or to wait until the limits of its namespace permit its start: of the
     /// first one with limits behind `permitted`, if it has several. The caller queues a new one itself while nothing waits
     /// and its namespaces have no limits.
-    #[inline]
+    #[cold]
     pub(super) fn admit(&mut self, at: usize, permitted: Option<NamespaceId>) {
         let operation = &self.operations[at];
         let counted = match &operation.work {

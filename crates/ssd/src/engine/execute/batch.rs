@@ -5,7 +5,9 @@
 //! carried out in parts ([`LongBatch`]).
 
 use super::long_batch::{LongBatch, find_all, is_absence_final, is_long};
-use super::{ExecutionOutcome, KeyTarget, ReleaseGate, record_bytes_of, seen_sequence};
+use super::{
+    CommandSubject, ExecutionOutcome, KeyTarget, ReleaseGate, check_kind, record_bytes_of, seen_sequence,
+};
 use crate::command::{BatchWrite, NamespaceId, NamespaceRun, RecordExpiry, Sequence, SsdCommand};
 use crate::engine::batch_namespaces::{BatchNamespaces, NamespaceSet};
 use crate::engine::batch_plan::{BatchPlan, record_bytes_of as write_bytes_of};
@@ -37,6 +39,19 @@ pub(super) fn run<M: Media>(
         }
         _ => unreachable!("an operation without a batch is run as one"),
     }
+}
+
+/// Executes a batch over several namespaces, if each has the kind that a batch needs.
+#[cold]
+pub(super) fn run_across<M: Media>(
+    ftl: &mut Ftl<M>,
+    operation: &mut DeviceOperation,
+) -> Result<ExecutionOutcome, StallReason> {
+    let check = |namespace| check_kind(ftl, CommandSubject::Keys, namespace);
+    if let Err(status) = operation.batch_namespaces().each().try_for_each(check) {
+        return Ok(ExecutionOutcome::status(status, Sequence(0)));
+    }
+    run(ftl, operation)
 }
 
 fn batch<'a, M: Media>(
@@ -128,16 +143,23 @@ fn batch_across<'a, M: Media>(
 
 /// Returns true if the batch fits the quota of each namespace. Tombstones count against the medium, not against a quota.
 fn fits_quotas<M: Media>(ftl: &Ftl<M>, namespaces: BatchNamespaces<'_>, writes: &[PlannedWrite<'_>]) -> bool {
-    let fits = |namespace| {
-        let own = || writes.iter().filter(move |(one, ..)| one.namespace == namespace);
-        let stores = own().filter(|(_, write, _)| matches!(write, BatchWrite::Store { .. }));
-        let more = stores.map(|(_, write, _)| write_bytes_of(write)).sum();
-        ftl.fits_quota(namespace, more, own().map(|(_, _, found)| record_bytes_of(found.as_ref())).sum())
-    };
     match namespaces {
-        BatchNamespaces::One(namespace) => fits(namespace),
-        BatchNamespaces::Runs(_) => namespaces.each().collect::<NamespaceSet>().iter().all(fits),
+        BatchNamespaces::One(namespace) => fits_quota(ftl, namespace, writes.iter()),
+        BatchNamespaces::Runs(_) => namespaces.each().collect::<NamespaceSet>().iter().all(|namespace| {
+            fits_quota(ftl, namespace, writes.iter().filter(|(one, ..)| one.namespace == namespace))
+        }),
     }
+}
+
+/// Returns true if the writes of a namespace fit its quota.
+fn fits_quota<'a, M: Media>(
+    ftl: &Ftl<M>,
+    namespace: NamespaceId,
+    writes: impl Iterator<Item = &'a PlannedWrite<'a>> + Clone,
+) -> bool {
+    let stores = writes.clone().filter(|(_, write, _)| matches!(write, BatchWrite::Store { .. }));
+    let more = stores.map(|(_, write, _)| write_bytes_of(write)).sum();
+    ftl.fits_quota(namespace, more, writes.map(|(_, _, found)| record_bytes_of(found.as_ref())).sum())
 }
 
 /// Finds the record that each write of a batch replaces, or stalls for all pages that the lookups need.
@@ -146,15 +168,31 @@ fn plan_batch<'a, M: Media>(
     namespaces: BatchNamespaces<'_>,
     writes: &'a [BatchWrite],
 ) -> Result<Vec<PlannedWrite<'a>>, StallReason> {
-    let target = |(index, write)| {
-        let namespace = namespaces.of(index);
-        target_of(namespace, ftl.hasher().hash(namespace, BatchWrite::key(write)), write)
+    let targets: Vec<KeyTarget<'a>> = match namespaces {
+        BatchNamespaces::One(namespace) => {
+            let hash = |write| ftl.hasher().hash(namespace, BatchWrite::key(write));
+            writes.iter().map(|write| target_of(namespace, hash(write), write)).collect()
+        }
+        BatchNamespaces::Runs(_) => targets_across(ftl, namespaces, writes),
     };
-    let targets: Vec<KeyTarget<'a>> = writes.iter().enumerate().map(target).collect();
     let found = find_all(ftl, &targets)?;
     check_unreadable(found.iter().filter_map(|found| *found))?;
     let planned = targets.into_iter().zip(writes).zip(found);
     Ok(planned.map(|((one, write), found)| (one, write, found)).collect())
+}
+
+/// Returns the targets of a batch over several namespaces.
+#[cold]
+fn targets_across<'a, M: Media>(
+    ftl: &Ftl<M>,
+    namespaces: BatchNamespaces<'_>,
+    writes: &'a [BatchWrite],
+) -> Vec<KeyTarget<'a>> {
+    let target = |(at, write)| {
+        let namespace = namespaces.of(at);
+        target_of(namespace, ftl.hasher().hash(namespace, BatchWrite::key(write)), write)
+    };
+    (0..).zip(writes).map(target).collect()
 }
 
 /// Returns the target of a write.

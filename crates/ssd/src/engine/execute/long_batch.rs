@@ -45,7 +45,11 @@ pub(super) fn is_long<M: Media>(ftl: &Ftl<M>, writes: usize, bytes: usize) -> bo
 /// Returns true if the removal of an absent key needs no record, whichever of these namespaces it is of. A power cut may lose
 /// the removal of such a key and keep the batch, so otherwise the batch writes its own tombstone.
 pub(super) fn is_absence_final<M: Media>(ftl: &Ftl<M>, namespaces: BatchNamespaces<'_>) -> bool {
-    namespaces.each().all(|namespace| ftl.is_absence_final(namespace)) || mutant(Mutant::AbsentDeleteSkipped)
+    let is_final = match namespaces {
+        BatchNamespaces::One(namespace) => ftl.is_absence_final(namespace),
+        BatchNamespaces::Runs(runs) => runs.iter().all(|run| ftl.is_absence_final(run.namespace)),
+    };
+    is_final || mutant(Mutant::AbsentDeleteSkipped)
 }
 
 /// A batch with its namespaces.
