@@ -12,6 +12,7 @@ mod large;
 mod memory;
 mod mixed;
 mod move_model;
+mod mover;
 mod persist;
 mod pool;
 mod recovery;
@@ -32,6 +33,7 @@ use crate::experiment::LabExperiment;
 pub(crate) const TABLE: &[LabExperiment] = &[
     copy::EXPERIMENT,
     persist::EXPERIMENT,
+    mover::EXPERIMENT,
     move_model::EXPERIMENT,
     device::EXPERIMENT,
     resp::EXPERIMENT,

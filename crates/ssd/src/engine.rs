@@ -31,7 +31,7 @@ pub mod trace;
 pub mod upgrade;
 mod validate;
 
-use crate::command::{FrontEndId, NamespaceId, Sequence, SsdCompletion};
+use crate::command::{FrontEndId, NamespaceId, Sequence, SsdCommand, SsdCompletion, SubmitError};
 use crate::engine::batch_namespaces::NamespaceSet;
 use crate::engine::checkpoint::Checkpointer;
 use crate::engine::execute::{ExecutionOutcome, ReleaseGate};
@@ -100,6 +100,20 @@ impl<M: Media> SsdDevice<M> {
             opening_reads: OpeningReads::default(),
             opening_losses: OpeningLosses::default(),
         }
+    }
+
+    /// Submits a command for a front end. `Ok` means that exactly one completion follows; `Err` means that none does.
+    ///
+    /// # Errors
+    /// [`SubmitError::Busy`] if the caller must retry, [`SubmitError::Refused`] for a command that can never work.
+    pub fn submit(
+        &mut self,
+        front_end: FrontEndId,
+        namespace: NamespaceId,
+        token: u64,
+        command: SsdCommand,
+    ) -> Result<(), SubmitError> {
+        self.submit_keyed(front_end, namespace, token, (command, None))
     }
 
     /// Runs every stage as far as it can go at this time, without blocking. Returns true if any state changed.

@@ -1,4 +1,4 @@
-//! The submission of commands.
+//! The checks of commands that are submitted, and the submission of checked batches.
 //!
 //! Input: commands of front ends. Output: operations in the queue of new ones, or in that of a namespace with limits.
 //! Invariant: an accepted command is inside the limits, and a refused one leaves no trace.
@@ -12,20 +12,6 @@ use crate::limits::OPERATIONS_MAX;
 use crate::media::Media;
 
 impl<M: Media> SsdDevice<M> {
-    /// Submits a command for a front end. `Ok` means that exactly one completion follows; `Err` means that none does.
-    ///
-    /// # Errors
-    /// [`SubmitError::Busy`] if the caller must retry, [`SubmitError::Refused`] for a command that can never work.
-    pub fn submit(
-        &mut self,
-        front_end: FrontEndId,
-        namespace: NamespaceId,
-        token: u64,
-        command: SsdCommand,
-    ) -> Result<(), SubmitError> {
-        self.submit_keyed(front_end, namespace, token, (command, None))
-    }
-
     /// Submits a batch whose keys the front end had hashed with [`hash_keys`](Self::hash_keys). `Ok` means that exactly one
     /// completion follows; `Err` means that none does.
     ///
@@ -50,7 +36,7 @@ impl<M: Media> SsdDevice<M> {
 
     /// Submits a command, perhaps a batch whose keys are checked.
     #[inline]
-    fn submit_keyed(
+    pub(super) fn submit_keyed(
         &mut self,
         front_end: FrontEndId,
         namespace: NamespaceId,
