@@ -30,7 +30,7 @@ mod tests;
 
 pub use channel::{ChannelRefusal, EndedJob, JobEnd, MoveChannel, RefusedJob};
 pub use counters::{ChannelCounters, LARGE_JOB_BYTES, MoverCounters};
-pub use error::{InvalidJob, InvalidStep};
+pub use error::{InvalidStep, JobNotStarted, StartRefusal};
 pub use job::{CacheIntent, MemoryPlace, MemoryRange, MoveDurability, MoveJob, MoveStep, StepResult};
 pub use memory::MoveMemory;
 pub use software_channel::{ChannelStartError, SoftwareChannel};
@@ -39,6 +39,10 @@ use engines::MoveEngines;
 use headwater_host::clock::{Clock, Nanos};
 use policy::{MovePolicy, PolicyConfig};
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+/// The most jobs of a mover that were started and not taken.
+pub const STARTED_JOBS_MAX: usize = 1_024;
 
 /// A mover of payload. A device has one.
 #[derive(Debug, Default)]
@@ -48,13 +52,18 @@ pub struct Mover {
     engines: Option<Box<MoveEngines>>,
     /// Jobs that were started without channels.
     done: Vec<(u64, MoveJob)>,
-    next_ticket: u64,
+    next_token: u64,
+    /// Its address is the identity of the mover.
+    identity: Arc<()>,
 }
 
 /// A started job. Its mover returns the job to it.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 #[must_use = "the memories of a started job return only to its ticket"]
-pub struct MoveTicket(u64);
+pub struct MoveTicket {
+    mover: Arc<()>,
+    token: u64,
+}
 
 impl Mover {
     /// Creates a mover with channels, of which the policy uses at most [`policy::CHANNELS_MAX`]. `clock` measures what
@@ -82,54 +91,61 @@ impl Mover {
         Ok(())
     }
 
-    /// Starts a job, as a whole, on the engine that the policy chooses. The CPU does its jobs before this returns.
+    /// Starts a job, as a whole, on the engine that the policy chooses. The CPU does its jobs before this returns. A job whose
+    /// ticket is dropped stays with the mover.
     ///
     /// # Errors
-    /// [`InvalidJob`] returns the job if a step cannot be run; nothing was done.
-    pub fn start(&mut self, mut job: MoveJob) -> Result<MoveTicket, InvalidJob> {
+    /// [`JobNotStarted`] returns the job if a step cannot be run, or if [`STARTED_JOBS_MAX`] jobs were started and not taken;
+    /// nothing was done.
+    pub fn start(&mut self, mut job: MoveJob) -> Result<MoveTicket, JobNotStarted> {
+        let untaken = self.engines.as_ref().map_or(self.done.len(), |engines| engines.untaken());
         job.begin();
-        if let Err(reason) = job.check() {
-            return Err(InvalidJob { job: Box::new(job), reason });
+        let refusal = if untaken >= STARTED_JOBS_MAX {
+            Err(StartRefusal::Full { max: STARTED_JOBS_MAX })
+        } else {
+            job.check().map_err(StartRefusal::Invalid)
+        };
+        if let Err(reason) = refusal {
+            return Err(JobNotStarted { job: Box::new(job), reason });
         }
         self.counters.count(job.bytes());
-        if let Some(engines) = &mut self.engines {
-            return Ok(engines.start(job));
-        }
-        run::run(&mut job);
-        self.next_ticket += 1;
-        self.done.push((self.next_ticket, job));
-        Ok(MoveTicket(self.next_ticket))
+        let token = if let Some(engines) = &mut self.engines {
+            engines.start(job)
+        } else {
+            run::run(&mut job);
+            self.next_token += 1;
+            self.done.push((self.next_token, job));
+            self.next_token
+        };
+        Ok(MoveTicket { mover: Arc::clone(&self.identity), token })
     }
 
-    /// Returns a started job if it is done. Never blocks. A ticket of another mover has no job here.
+    /// Returns a started job if it is done; each once. Never blocks. A ticket of another mover has no job here.
     pub fn poll(&mut self, ticket: &MoveTicket) -> Option<MoveJob> {
-        match &mut self.engines {
-            Some(engines) => engines.take(ticket),
-            None => self.done_job(ticket),
-        }
+        self.wait(ticket, Nanos::ZERO)
     }
 
     /// Returns a started job when it is done; `None` if it is not after `longest`, or if the ticket has no job here. Polls for
     /// a short time, then sleeps.
     pub fn wait(&mut self, ticket: &MoveTicket, longest: Nanos) -> Option<MoveJob> {
-        match &mut self.engines {
-            Some(engines) => engines.wait(ticket, longest),
-            None => self.done_job(ticket),
+        if !Arc::ptr_eq(&ticket.mover, &self.identity) {
+            return None;
         }
-    }
-
-    fn done_job(&mut self, ticket: &MoveTicket) -> Option<MoveJob> {
-        let at = self.done.iter().position(|(done, _)| *done == ticket.0)?;
+        if let Some(engines) = &mut self.engines {
+            return engines.wait(ticket.token, longest);
+        }
+        let at = self.done.iter().position(|(done, _)| *done == ticket.token)?;
         Some(self.done.swap_remove(at).1)
     }
 
     /// Prepares a sleep on the descriptors of all channels, each of which becomes readable when a job of it ends. Returns
-    /// `None` if the owner must poll first, or a channel must be polled.
+    /// `None` if a job has ended that was not taken, or a channel must be polled: the owner does not sleep then.
     pub fn prepare_sleep(&mut self) -> Option<Vec<BorrowedFd<'_>>> {
-        let channels = self.engines.as_mut().map_or(&mut [][..], |engines| engines.channels_mut());
-        let may_sleep = channels.iter_mut().all(|channel| channel.prepare_sleep());
-        let descriptors = channels.iter().map(|channel| channel.wake_descriptor());
-        may_sleep.then(|| descriptors.collect()).flatten()
+        match &mut self.engines {
+            Some(engines) if engines.has_ended() => None,
+            Some(engines) => engines.prepare_sleep(),
+            None => self.done.is_empty().then(Vec::new),
+        }
     }
 
     /// Returns the counters of the jobs that were started.

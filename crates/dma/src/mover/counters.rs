@@ -40,6 +40,8 @@ pub struct ChannelCounters {
     pub taken_back: u64,
     /// Those of them that a channel abandoned, and the CPU ended.
     pub abandoned: u64,
+    /// Those of them that ended so late that they held up the CPU: their channel gets nothing for a while.
+    pub late: u64,
     /// Jobs and parts that a channel refused, and the CPU did.
     pub refused: u64,
     /// Parts that could not be split off, because the steps share a private memory.

@@ -7,7 +7,6 @@
 //! Input: checked jobs. Output: the jobs, done. Invariant: every step is done exactly once, and what a channel refuses,
 //! abandons or does not begin in time the CPU does.
 
-use super::MoveTicket;
 use super::channel::{ChannelRefusal, EndedJob, JobEnd, MoveChannel};
 use super::counters::ChannelCounters;
 use super::job::{MoveDurability, MoveJob};
@@ -19,6 +18,7 @@ use super::run::run;
 use super::split::JobRest;
 use headwater_host::clock::{Clock, Nanos};
 use rustix::event::{PollFd, PollFlags, poll};
+use std::os::fd::BorrowedFd;
 
 /// The least time that a channel gets to begin a part, before the CPU takes it back.
 const BEGIN_MIN: Nanos = Nanos::from_micros(2);
@@ -27,29 +27,46 @@ const LOOKS_BEFORE_YIELD: u32 = 1_000;
 /// The time that a waiting owner polls before it sleeps.
 const SPIN_BEFORE_SLEEP: Nanos = Nanos::from_micros(20);
 
-/// The jobs that a dead channel seems to have in flight: more than the depth of any.
-const DEAD_JOBS: usize = usize::MAX / 2;
+/// Decisions in which a channel gets nothing after it held up its owner: its thread has no core of its own now.
+const REST_DECISIONS: u32 = 512;
+/// A part that ends after so many times the time that its channel had to begin it held up the owner.
+const LATE_FACTOR: u64 = 8;
+/// The rest of a channel that has died.
+const REST_FOR_EVER: u32 = u32::MAX;
 
 /// The channels of a mover, and the policy over them.
 #[derive(Debug)]
 pub(super) struct MoveEngines {
-    channels: Vec<Box<dyn MoveChannel>>,
+    channels: Vec<UsedChannel>,
+    /// The loads of the channels as the policy sees them.
     loads: Vec<ChannelLoad>,
     policy: MovePolicy,
     clock: Clock,
     next_token: u64,
     /// Jobs that were started and not ended.
     started: Vec<StartedJob>,
-    /// Jobs that have ended and were not taken.
-    ended: Vec<(u64, MoveJob)>,
+    /// Jobs and parts that have ended and were not taken.
+    ended: Vec<EndedMove>,
     counters: ChannelCounters,
 }
 
+/// A channel, and its use by this mover.
+#[derive(Debug)]
+struct UsedChannel {
+    channel: Box<dyn MoveChannel>,
+    load: ChannelLoad,
+    /// The decisions in which it gets nothing.
+    rest: u32,
+}
+
+/// A job that was started on a channel.
 #[derive(Debug)]
 struct StartedJob {
     token: u64,
     channel: usize,
-    bytes: u64,
+    shape: WorkShape,
+    ahead: ChannelLoad,
+    together: usize,
 }
 
 /// A part of a job on a channel.
@@ -62,13 +79,23 @@ struct PartInFlight {
     rest: JobRest,
 }
 
+/// A job or a part that has ended.
+#[derive(Debug)]
+struct EndedMove {
+    token: u64,
+    job: MoveJob,
+    /// The time from its submission to its end.
+    elapsed: Nanos,
+}
+
 impl MoveEngines {
     pub(super) fn new(channels: Vec<Box<dyn MoveChannel>>, config: PolicyConfig, clock: Clock) -> Self {
         let traits: Vec<ChannelTraits> = channels.iter().map(|channel| channel.traits()).collect();
+        let used = |channel| UsedChannel { channel, load: ChannelLoad::default(), rest: 0 };
         Self {
-            loads: vec![ChannelLoad::default(); channels.len()],
+            loads: Vec::with_capacity(channels.len()),
+            channels: channels.into_iter().map(used).collect(),
             policy: MovePolicy::new(&traits, config),
-            channels,
             clock,
             next_token: 0,
             started: Vec::new(),
@@ -93,7 +120,7 @@ impl MoveEngines {
     pub(super) fn run(&mut self, job: &mut MoveJob) {
         let split = if job.may_split() { JobSplit::Allowed } else { JobSplit::Forbidden };
         let shape = shape_of(job, split);
-        let plan = self.policy.decide(&shape, &self.loads);
+        let plan = self.decide(&shape);
         if plan.reason() == DecisionReason::BelowThreshold {
             return run(job);
         }
@@ -112,13 +139,29 @@ impl MoveEngines {
         }
         let patience = BEGIN_MIN.max(Nanos(plan.predicted().0.saturating_mul(2)));
         for part in parts.into_iter().rev() {
-            let (token, channel) = (part.token, part.channel);
-            let (done, elapsed) = self.finish(token, channel, begun.after(patience), begun);
-            self.unload(channel, part.bytes);
+            let EndedMove { job: done, elapsed, .. } = self.finish(&part, begun, patience);
+            self.unload(part.channel, part.bytes);
             let load = (part.ahead, plan.together());
-            self.observe(&shape, MoveEngine::Channel(channel), (part.bytes, elapsed), load);
+            self.observe(&shape, MoveEngine::Channel(part.channel), (part.bytes, elapsed), load);
+            if elapsed.0 > patience.0.saturating_mul(LATE_FACTOR) {
+                self.counters.late += 1;
+                let rest = &mut self.channels[part.channel].rest;
+                *rest = (*rest).max(REST_DECISIONS);
+            }
             job.join(done, part.rest);
         }
+    }
+
+    /// Asks the policy. A channel that rests looks as if it could take nothing.
+    fn decide(&mut self, shape: &WorkShape) -> MovePlan {
+        self.loads.clear();
+        for UsedChannel { load, rest, .. } in &mut self.channels {
+            self.loads.push(if *rest > 0 { ChannelLoad::UNAVAILABLE } else { *load });
+            if *rest != REST_FOR_EVER {
+                *rest = rest.saturating_sub(1);
+            }
+        }
+        self.policy.decide(shape, &self.loads)
     }
 
     /// Gives the parts of a plan to their channels, the last steps first. The job keeps what the CPU does.
@@ -133,11 +176,12 @@ impl MoveEngines {
                 continue;
             }
             let Some((part, rest)) = job.split_off(at) else {
+                // What stands before it is not split off either: its channel would get these steps too.
                 self.counters.not_split += 1;
-                continue;
+                break;
             };
-            let (token, bytes, ahead) = (self.token(), part.bytes() as u64, self.loads[channel]);
-            match self.channels[channel].submit(token, part, now) {
+            let (token, bytes, ahead) = (self.token(), part.bytes() as u64, self.channels[channel].load);
+            match self.channels[channel].channel.submit(token, part, now) {
                 Ok(()) => {
                     self.load(channel, bytes);
                     parts.push(PartInFlight { token, channel, bytes, ahead, rest });
@@ -145,36 +189,36 @@ impl MoveEngines {
                 Err(refused) => {
                     self.note_refusal(channel, refused.reason);
                     job.join(refused.job, rest);
+                    break;
                 }
             }
         }
         parts
     }
 
-    /// Notes that a channel took no job. A dead one counts as busy from now on, so that the policy gives it no more.
+    /// Notes that a channel took no job. A dead one gets none from now on.
     fn note_refusal(&mut self, channel: usize, reason: ChannelRefusal) {
         self.counters.refused += 1;
         if reason == ChannelRefusal::Dead {
-            self.loads[channel].jobs = DEAD_JOBS;
+            self.channels[channel].rest = REST_FOR_EVER;
         }
     }
 
-    /// Returns a part when it is done, and the time that it took from `begun` on. One that its channel has not begun by `until`
-    /// the CPU does.
-    fn finish(&mut self, token: u64, channel: usize, until: Nanos, begun: Nanos) -> (MoveJob, Nanos) {
+    /// Returns a part when it is done. One that its channel has not begun in time the CPU does.
+    fn finish(&mut self, part: &PartInFlight, begun: Nanos, patience: Nanos) -> EndedMove {
+        let PartInFlight { token, channel, .. } = *part;
         let mut looks = 0_u32;
         loop {
             self.collect(channel);
-            if let Some(at) = self.ended.iter().position(|(ended, _)| *ended == token) {
-                let (_, job) = self.ended.swap_remove(at);
-                return (job, self.clock.now().since(begun));
+            if let Some(at) = self.ended.iter().position(|ended| ended.token == token) {
+                return self.ended.swap_remove(at);
             }
-            if self.clock.now() >= until
-                && let Some(mut job) = self.channels[channel].take_back(token)
+            if self.clock.now() >= begun.after(patience)
+                && let Some(mut job) = self.channels[channel].channel.take_back(token)
             {
                 self.counters.taken_back += 1;
                 run(&mut job);
-                return (job, self.clock.now().since(begun));
+                return EndedMove { token, job, elapsed: self.clock.now().since(begun) };
             }
             looks += 1;
             if looks.is_multiple_of(LOOKS_BEFORE_YIELD) {
@@ -185,20 +229,20 @@ impl MoveEngines {
         }
     }
 
-    /// Starts a job on the engine that the policy chooses. The CPU does its jobs at once.
-    pub(super) fn start(&mut self, mut job: MoveJob) -> MoveTicket {
+    /// Starts a job on the engine that the policy chooses, and returns its token. The CPU does its jobs at once.
+    pub(super) fn start(&mut self, mut job: MoveJob) -> u64 {
         let token = self.token();
         let shape = shape_of(&job, JobSplit::Forbidden);
-        let plan = self.policy.decide(&shape, &self.loads);
+        let plan = self.decide(&shape);
         let begun = self.clock.now();
         let channel = plan.channel_parts().next().map(|(channel, _)| channel);
         if let Some(channel) = channel {
-            let bytes = job.bytes() as u64;
-            match self.channels[channel].submit(token, job, begun) {
+            let (ahead, together) = (self.channels[channel].load, plan.together());
+            match self.channels[channel].channel.submit(token, job, begun) {
                 Ok(()) => {
-                    self.load(channel, bytes);
-                    self.started.push(StartedJob { token, channel, bytes });
-                    return MoveTicket(token);
+                    self.load(channel, shape.bytes);
+                    self.started.push(StartedJob { token, channel, shape, ahead, together });
+                    return token;
                 }
                 Err(refused) => {
                     self.note_refusal(channel, refused.reason);
@@ -208,42 +252,51 @@ impl MoveEngines {
         }
         run(&mut job);
         let elapsed = self.clock.now().since(begun);
-        self.observe(
-            &shape,
-            MoveEngine::Cpu,
-            (shape.bytes, elapsed),
-            (ChannelLoad::default(), plan.together()),
-        );
-        self.ended.push((token, job));
-        MoveTicket(token)
+        if plan.reason() != DecisionReason::BelowThreshold {
+            let load = (ChannelLoad::default(), plan.together());
+            self.observe(&shape, MoveEngine::Cpu, (shape.bytes, elapsed), load);
+        }
+        self.ended.push(EndedMove { token, job, elapsed });
+        token
+    }
+
+    /// Returns the jobs that were started and not taken.
+    pub(super) fn untaken(&self) -> usize {
+        self.started.len() + self.ended.len()
+    }
+
+    /// Returns true if a started job has ended and was not taken.
+    pub(super) fn has_ended(&self) -> bool {
+        !self.ended.is_empty()
     }
 
     /// Returns a started job if it has ended.
-    pub(super) fn take(&mut self, MoveTicket(token): &MoveTicket) -> Option<MoveJob> {
-        if let Some(started) = self.started.iter().find(|started| started.token == *token) {
+    pub(super) fn take(&mut self, token: u64) -> Option<MoveJob> {
+        if let Some(started) = self.started.iter().find(|started| started.token == token) {
             self.collect(started.channel);
         }
-        let at = self.ended.iter().position(|(ended, _)| ended == token)?;
-        Some(self.ended.swap_remove(at).1)
+        let at = self.ended.iter().position(|ended| ended.token == token)?;
+        Some(self.ended.swap_remove(at).job)
     }
 
     /// Returns a started job when it has ended, at the latest after `longest`: polls for a while, then sleeps.
-    pub(super) fn wait(&mut self, ticket: &MoveTicket, longest: Nanos) -> Option<MoveJob> {
+    pub(super) fn wait(&mut self, token: u64, longest: Nanos) -> Option<MoveJob> {
         let begun = self.clock.now();
         loop {
-            if let Some(job) = self.take(ticket) {
+            if let Some(job) = self.take(token) {
                 return Some(job);
             }
             let waited = self.clock.now().since(begun);
-            let channel = self.started.iter().find(|started| started.token == ticket.0)?.channel;
+            let started = self.started.iter().find(|started| started.token == token)?;
+            let channel = &mut self.channels[started.channel].channel;
             if waited >= longest {
                 return None;
             }
-            if waited < SPIN_BEFORE_SLEEP || !self.channels[channel].prepare_sleep() {
+            if waited < SPIN_BEFORE_SLEEP || !channel.prepare_sleep() {
                 std::hint::spin_loop();
                 continue;
             }
-            if let Some(wake) = self.channels[channel].wake_descriptor() {
+            if let Some(wake) = channel.wake_descriptor() {
                 let timeout = longest.since(waited).to_timespec();
                 // An error is a signal, or a kernel without memory: the loop looks again.
                 let _ = poll(&mut [PollFd::from_borrowed_fd(wake, PollFlags::IN)], Some(&timeout));
@@ -251,28 +304,30 @@ impl MoveEngines {
         }
     }
 
-    /// Returns the channels, for a sleep on their descriptors.
-    pub(super) fn channels_mut(&mut self) -> &mut [Box<dyn MoveChannel>] {
-        &mut self.channels
+    /// Prepares a sleep on the descriptors of all channels; `None` if a channel must be polled.
+    pub(super) fn prepare_sleep(&mut self) -> Option<Vec<BorrowedFd<'_>>> {
+        let may_sleep = self.channels.iter_mut().all(|used| used.channel.prepare_sleep());
+        let descriptors = self.channels.iter().map(|used| used.channel.wake_descriptor());
+        may_sleep.then(|| descriptors.collect()).flatten()
     }
 
     /// Takes what a channel ended, and does what it abandoned.
     fn collect(&mut self, channel: usize) {
-        while let Some(EndedJob { token, mut job, end, elapsed }) =
-            self.channels[channel].poll(self.clock.now())
-        {
+        while let Some(ended) = self.channels[channel].channel.poll(self.clock.now()) {
+            let EndedJob { token, mut job, end, mut elapsed } = ended;
             if end == JobEnd::Abandoned {
                 self.counters.abandoned += 1;
+                let begun = self.clock.now();
                 run(&mut job);
+                elapsed = elapsed.after(self.clock.now().since(begun));
             }
             if let Some(at) = self.started.iter().position(|started| started.token == token) {
-                let started = self.started.swap_remove(at);
-                self.unload(channel, started.bytes);
-                let shape = shape_of(&job, JobSplit::Forbidden);
-                let (load, engine) = (self.loads[channel], MoveEngine::Channel(channel));
-                self.observe(&shape, engine, (started.bytes, elapsed), (load, 1));
+                let StartedJob { shape, ahead, together, .. } = self.started.swap_remove(at);
+                self.unload(channel, shape.bytes);
+                let engine = MoveEngine::Channel(channel);
+                self.observe(&shape, engine, (shape.bytes, elapsed), (ahead, together));
             }
-            self.ended.push((token, job));
+            self.ended.push(EndedMove { token, job, elapsed });
         }
     }
 
@@ -282,15 +337,15 @@ impl MoveEngines {
     }
 
     fn load(&mut self, channel: usize, bytes: u64) {
-        self.loads[channel].jobs += 1;
-        self.loads[channel].bytes += bytes;
+        let load = &mut self.channels[channel].load;
+        (load.jobs, load.bytes) = (load.jobs + 1, load.bytes + bytes);
         self.counters.channel_jobs += 1;
         self.counters.channel_bytes += bytes;
     }
 
     fn unload(&mut self, channel: usize, bytes: u64) {
-        self.loads[channel].jobs -= 1;
-        self.loads[channel].bytes -= bytes;
+        let load = &mut self.channels[channel].load;
+        (load.jobs, load.bytes) = (load.jobs - 1, load.bytes - bytes);
     }
 
     fn observe(

@@ -67,13 +67,28 @@ pub enum InvalidStep {
     },
 }
 
+/// The reason that a job was not started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum StartRefusal {
+    /// A step of it cannot be run.
+    #[error(transparent)]
+    Invalid(#[from] InvalidStep),
+    /// The mover has as many jobs that were started and not taken as it may.
+    #[error("{max} jobs were started and not taken; poll a ticket of them first")]
+    Full {
+        /// The most jobs.
+        max: usize,
+    },
+}
+
 /// A job that was not started.
 #[derive(Debug, Error)]
 #[error("{reason}")]
-pub struct InvalidJob {
-    /// The job, unchanged.
+pub struct JobNotStarted {
+    /// The job, with its memories and steps.
     pub job: Box<MoveJob>,
     /// The reason.
     #[source]
-    pub reason: InvalidStep,
+    pub reason: StartRefusal,
 }

@@ -21,7 +21,7 @@ pub(super) fn run(job: &mut MoveJob) {
         cache_intent: *cache_intent,
         streaming: StreamingCopies::default(),
         persistent: PersistentCopies::default(),
-        is_flushed: false,
+        is_flushed: steps[..results.len()].iter().any(|step| matches!(step, MoveStep::Flush { .. })),
     };
     for step in steps.iter().skip(results.len()) {
         results.push(run.step(step));

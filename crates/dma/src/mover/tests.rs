@@ -5,6 +5,9 @@
 use super::policy::{CacheWrites, ChannelTraits, OperationSet};
 use super::*;
 use bytes::Bytes;
+use headwater_host::copy::crc32c;
+use headwater_host::shared_memory::SharedMemory;
+use headwater_host::sync::{AtomicBool, Ordering};
 
 const SPIN: Nanos = Nanos::from_micros(20);
 const LONG: Nanos = Nanos::from_millis(60_000);
@@ -40,9 +43,8 @@ fn job(parts: u8) -> MoveJob {
 }
 
 fn check(job: MoveJob, parts: u8) {
-    let expected: Vec<StepResult> = (0..parts)
-        .map(|part| StepResult::Crc32c(headwater_host::copy::crc32c(0, &vec![part + 1; 1_000])))
-        .collect();
+    let expected: Vec<StepResult> =
+        (0..parts).map(|part| StepResult::Crc32c(crc32c(0, &vec![part + 1; 1_000]))).collect();
     assert_eq!(job.results(), expected);
     let vectors: Vec<Vec<u8>> = job.into_memories().into_iter().filter_map(MoveMemory::into_vec).collect();
     assert_eq!(vectors, (0..parts).map(|part| vec![part + 1; 1_000]).collect::<Vec<_>>());
@@ -212,7 +214,7 @@ fn a_started_job_returns_once_by_poll_or_by_wait_asleep() {
 
 #[test]
 fn two_handles_to_one_shared_memory_are_one_memory() {
-    let shared = headwater_host::shared_memory::SharedMemory::anonymous(16_384).unwrap();
+    let shared = SharedMemory::anonymous(16_384).unwrap();
     let mut job = MoveJob::new();
     let (first, second) = (job.add_memory(shared.clone()), job.add_memory(shared));
     let copy = |at: usize, to: usize, bytes: usize| MoveStep::Copy {
@@ -232,13 +234,12 @@ fn two_handles_to_one_shared_memory_are_one_memory() {
 
 #[test]
 fn both_copies_of_a_dualcast_are_alike_though_their_source_changes() {
-    use headwater_host::shared_memory::SharedMemory;
     let source = SharedMemory::anonymous(65_536).unwrap();
-    let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
-    let (scribbled, stopped) = (source.clone(), std::sync::Arc::clone(&stop));
+    let stop = Arc::new(AtomicBool::new(false));
+    let (scribbled, stopped) = (source.clone(), Arc::clone(&stop));
     let scribbler = std::thread::spawn(move || {
         let mut value = 0_u8;
-        while !stopped.load(std::sync::atomic::Ordering::Relaxed) {
+        while !stopped.load(Ordering::Relaxed) {
             value = value.wrapping_add(1);
             scribbled.copy_out(0, &vec![value; 65_536]).unwrap();
         }
@@ -258,8 +259,60 @@ fn both_copies_of_a_dualcast_are_alike_though_their_source_changes() {
             assert_eq!(job.results(), [StepResult::Done, StepResult::Equal], "targets {first} and {second}");
         }
     }
-    stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    stop.store(true, Ordering::Relaxed);
     scribbler.join().unwrap();
+}
+
+#[test]
+fn an_owner_sleeps_only_while_no_job_waits_for_it() {
+    let channel = SoftwareChannel::start(Clock::start(), SPIN).unwrap();
+    for mut mover in [mover_of(vec![Box::new(channel)]), Mover::default()] {
+        assert!(mover.prepare_sleep().is_some());
+        let (first, second) = (mover.start(job(1)).unwrap(), mover.start(job(2)).unwrap());
+        // The first job has ended too, and its wake-up is spent.
+        check(mover.wait(&second, LONG).unwrap(), 2);
+        assert!(mover.prepare_sleep().is_none());
+        check(mover.poll(&first).unwrap(), 1);
+        assert!(mover.prepare_sleep().is_some());
+    }
+}
+
+#[test]
+fn a_ticket_has_no_job_at_another_mover_and_untaken_jobs_have_a_limit() {
+    let stuck = || mover_of(vec![FaultyChannel::boxed(ChannelFault::Stuck)]);
+    for (mut mover, mut other) in [(Mover::default(), Mover::default()), (stuck(), stuck())] {
+        let tickets: Vec<MoveTicket> = (0..STARTED_JOBS_MAX).map(|_| mover.start(job(1)).unwrap()).collect();
+        let _foreign = other.start(job(1)).unwrap();
+        assert!(other.poll(&tickets[0]).is_none());
+        let refused = mover.start(job(1)).unwrap_err();
+        assert_eq!(refused.reason, StartRefusal::Full { max: STARTED_JOBS_MAX });
+        let mut last = tickets.into_iter().rev();
+        if let Some(done) = last.find_map(|ticket| mover.poll(&ticket)) {
+            check(done, 1);
+            let _ticket = mover.start(*refused.job).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_channel_that_holds_up_its_owner_rests() {
+    let clock = Clock::start();
+    let mut jobs = 0;
+    let slow = move |job: &mut MoveJob| {
+        jobs += 1;
+        if jobs % 2 == 0 {
+            Clock::sleep(Nanos::from_millis(3));
+        }
+        run::run(job);
+    };
+    let mut mover = mover_of(vec![Box::new(SoftwareChannel::start_with(clock, SPIN, slow).unwrap())]);
+    for _ in 0..300 {
+        let mut job = job(4);
+        mover.run(&mut job).unwrap();
+        check(job, 4);
+    }
+    let counters = mover.channel_counters();
+    assert_eq!(counters.late, 1, "{counters:?}");
 }
 
 #[test]
@@ -280,7 +333,8 @@ fn a_mover_without_channels_returns_started_jobs_at_once() {
     let mut invalid = job(1);
     invalid.add_step(MoveStep::Crc32c { of: MemoryPlace::new(9, 0).range(1), seed: 0 });
     let refused = mover.start(invalid).unwrap_err();
-    assert_eq!(refused.reason, InvalidStep::NoMemory { step: 1, memory: 9, memories: 2 });
+    let reason = InvalidStep::NoMemory { step: 1, memory: 9, memories: 2 };
+    assert_eq!(refused.reason, StartRefusal::Invalid(reason));
     assert_eq!(refused.job.memories().len(), 2);
 }
 
@@ -290,7 +344,7 @@ fn parts_that_need_one_private_memory_or_what_the_other_writes_are_not_split() {
         from: MemoryPlace::new(from, at).range(8),
         to: MemoryPlace::new(to, into),
     };
-    let shared = || headwater_host::shared_memory::SharedMemory::anonymous(4_096).unwrap();
+    let shared = || SharedMemory::anonymous(4_096).unwrap();
     // Memories: 0 a text, 1 and 2 vectors, 3 shared.
     let cases = [
         (copy(0, 0, 1, 0), copy(0, 8, 2, 0), true),

@@ -1,7 +1,8 @@
 //! The time of an engine as a fixed time and a time for each byte, fitted to observations.
 //!
 //! Input: a length, the time it took, and the number of the decision. Output: a prediction. Invariant: one or two
-//! observations far from the prediction change nothing; a third one in the same sense is accepted at once. What was not observed for long is uncertain, so that the next observation moves it far.
+//! observations far from the prediction change nothing; a third one in the same sense is accepted at once. What was not
+//! observed for long is uncertain, so that the next observation moves it far.
 //!
 //! The fit is a Kalman filter of two states, in relative terms: the errors of an engine are proportional to its time. It
 //! uses addition, multiplication and division only, so that every machine computes the same.

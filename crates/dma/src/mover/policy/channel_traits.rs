@@ -39,11 +39,16 @@ pub struct ChannelTraits {
     pub operations: OperationSet,
 }
 
-/// The jobs in flight on a channel.
+/// The jobs in flight on a channel. One that is [unavailable](Self::UNAVAILABLE) gets none, and counts as idle otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ChannelLoad {
     /// The jobs.
     pub jobs: usize,
     /// Their bytes.
     pub bytes: u64,
+}
+
+impl ChannelLoad {
+    /// The load of a channel that takes nothing now, whatever its depth.
+    pub const UNAVAILABLE: Self = Self { jobs: usize::MAX, bytes: 0 };
 }

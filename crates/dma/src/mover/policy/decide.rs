@@ -47,7 +47,11 @@ impl<'a> Decision<'a> {
         config: &'a PolicyConfig,
     ) -> Self {
         let (order, bytes) = ([0; CHANNELS_MAX], as_float(shape.bytes));
-        let busy = loads.iter().take(channels.len()).filter(|load| load.jobs > 0).count();
+        let busy = loads
+            .iter()
+            .take(channels.len())
+            .filter(|load| load.jobs > 0 && **load != ChannelLoad::UNAVAILABLE)
+            .count();
         Self {
             shape,
             loads,
@@ -193,7 +197,8 @@ impl<'a> Decision<'a> {
         let time = learned.time(stale + 1, company_of(plan.together), self.load(stale), as_float(PAGE_BYTES));
         let largest = plan.channel_bytes.iter().copied().max().unwrap_or(0).max(plan.cpu_bytes);
         let paid = (end * (1.0 + 0.5 * learned.credit) - time.start) * time.rate;
-        let part = round(paid, self.grain()).clamp(self.config.part_min_bytes, (largest / 4).max(PAGE_BYTES));
+        let least = self.config.part_min_bytes;
+        let part = round(paid, self.grain()).clamp(least, (largest / 4).max(PAGE_BYTES).max(least));
         let cost = ((time.start + as_float(part) / time.rate) / end - 1.0).max(0.0);
         if cost > learned.credit || part >= largest {
             return None;

@@ -122,12 +122,18 @@ impl SnapshotCollector {
         let undone = [
             ("taken_back", channels.taken_back),
             ("abandoned", channels.abandoned),
+            ("late", channels.late),
             ("refused", channels.refused),
             ("not_split", channels.not_split),
         ];
         let rows: Vec<LabelledValue<'_>> =
             undone.into_iter().map(|(reason, jobs)| (vec![("reason", reason.to_owned())], jobs)).collect();
-        counters(encoder, "moves_by_the_core_instead", "Jobs that the core did instead of a channel", &rows)?;
+        counters(
+            encoder,
+            "moves_without_gain",
+            "Jobs of channels that the core did, or waited for too long",
+            &rows,
+        )?;
         let decisions = self.0.device.move_decisions;
         let rows: Vec<LabelledValue<'_>> = DecisionReason::ALL
             .into_iter()
