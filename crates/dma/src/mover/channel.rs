@@ -75,6 +75,17 @@ pub trait MoveChannel: Debug + Send {
     /// Returns a job that the channel has not begun; `None` if it has, or if the job was returned.
     fn take_back(&mut self, token: u64) -> Option<MoveJob>;
 
+    /// Returns true if the channel begins a job at once when it gets it; false if it sleeps, and an owner that waits for the job
+    /// had better do it itself.
+    fn is_awake(&self) -> bool {
+        true
+    }
+
+    /// Wakes a channel that sleeps for the next job, if it stays awake for as long as the jobs are apart.
+    fn rouse(&mut self, apart: Nanos) {
+        let _ = apart;
+    }
+
     /// Prepares the sleep of the owner: the [wake descriptor](Self::wake_descriptor) becomes readable with the next end of a
     /// job. Returns false if a job has ended that was not polled: the owner does not sleep then.
     fn prepare_sleep(&mut self) -> bool;

@@ -43,6 +43,8 @@ pub(super) struct MoveEngines {
     policy: MovePolicy,
     clock: Clock,
     next_token: u64,
+    /// The time of the last job that was run.
+    last_run: Nanos,
     /// Jobs that were started and not ended.
     started: Vec<StartedJob>,
     /// Jobs and parts that have ended and were not taken.
@@ -98,6 +100,7 @@ impl MoveEngines {
             policy: MovePolicy::new(&traits, config),
             clock,
             next_token: 0,
+            last_run: Nanos::ZERO,
             started: Vec::new(),
             ended: Vec::new(),
             counters: ChannelCounters::default(),
@@ -120,11 +123,18 @@ impl MoveEngines {
     pub(super) fn run(&mut self, job: &mut MoveJob) {
         let split = if job.may_split() { JobSplit::Allowed } else { JobSplit::Forbidden };
         let shape = shape_of(job, split);
-        let plan = self.decide(&shape);
+        let begun = self.clock.now();
+        let apart = begun.since(std::mem::replace(&mut self.last_run, begun));
+        let plan = self.decide(&shape, |channel| {
+            let is_awake = channel.is_awake();
+            if !is_awake {
+                channel.rouse(apart);
+            }
+            is_awake
+        });
         if plan.reason() == DecisionReason::BelowThreshold {
             return run(job);
         }
-        let begun = self.clock.now();
         let parts = self.hand_out(job, &plan, begun);
         let bytes = job.bytes() as u64;
         run(job);
@@ -152,11 +162,16 @@ impl MoveEngines {
         }
     }
 
-    /// Asks the policy. A channel that rests looks as if it could take nothing.
-    fn decide(&mut self, shape: &WorkShape) -> MovePlan {
+    /// Asks the policy. A channel that rests, or is not one for this job, gets nothing.
+    fn decide(
+        &mut self,
+        shape: &WorkShape,
+        mut may_use: impl FnMut(&mut Box<dyn MoveChannel>) -> bool,
+    ) -> MovePlan {
         self.loads.clear();
-        for UsedChannel { load, rest, .. } in &mut self.channels {
-            self.loads.push(if *rest > 0 { ChannelLoad::UNAVAILABLE } else { *load });
+        for UsedChannel { channel, load, rest } in &mut self.channels {
+            let is_usable = *rest == 0 && may_use(channel);
+            self.loads.push(if is_usable { *load } else { ChannelLoad::UNAVAILABLE });
             if *rest != REST_FOR_EVER {
                 *rest = rest.saturating_sub(1);
             }
@@ -233,7 +248,7 @@ impl MoveEngines {
     pub(super) fn start(&mut self, mut job: MoveJob) -> u64 {
         let token = self.token();
         let shape = shape_of(&job, JobSplit::Forbidden);
-        let plan = self.decide(&shape);
+        let plan = self.decide(&shape, |_| true);
         let begun = self.clock.now();
         let channel = plan.channel_parts().next().map(|(channel, _)| channel);
         if let Some(channel) = channel {

@@ -8,7 +8,7 @@
 //! Input: jobs with tokens. Output: each job exactly once. Invariant: the thread sleeps only while nothing waits and the
 //! exchange is open; an owner that sleeps is woken by the next end.
 
-use headwater_host::sync::{AtomicUsize, Condvar, Mutex, MutexGuard, Ordering};
+use headwater_host::sync::{AtomicBool, AtomicUsize, Condvar, Mutex, MutexGuard, Ordering};
 use std::collections::VecDeque;
 use std::sync::PoisonError;
 
@@ -20,6 +20,8 @@ pub(super) struct JobExchange<J> {
     arrived: Condvar,
     /// Jobs that wait or, once closed, one more: what the thread looks at while it spins.
     work: AtomicUsize,
+    /// True while the thread sleeps. It changes under the lock.
+    thread_sleeps: AtomicBool,
     /// Jobs that have ended: what the owner looks at when it polls.
     ended: AtomicUsize,
 }
@@ -29,7 +31,6 @@ struct JobQueues<J> {
     waiting: VecDeque<(u64, J)>,
     ended: VecDeque<(u64, J)>,
     state: ExchangeState,
-    thread_sleeps: bool,
     owner_sleeps: bool,
 }
 
@@ -58,11 +59,15 @@ impl<J> JobExchange<J> {
             waiting: VecDeque::new(),
             ended: VecDeque::new(),
             state: ExchangeState::Open,
-            thread_sleeps: false,
             owner_sleeps: false,
         };
-        let (work, ended) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        Self { queues: Mutex::new(queues), arrived: Condvar::new(), work, ended }
+        Self {
+            queues: Mutex::new(queues),
+            arrived: Condvar::new(),
+            work: AtomicUsize::new(0),
+            thread_sleeps: AtomicBool::new(false),
+            ended: AtomicUsize::new(0),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, JobQueues<J>> {
@@ -81,10 +86,26 @@ impl<J> JobExchange<J> {
         }
         queues.waiting.push_back((token, job));
         self.work.fetch_add(1, Ordering::Release);
-        if std::mem::take(&mut queues.thread_sleeps) {
+        self.wake_thread();
+        Ok(())
+    }
+
+    /// Wakes the thread if it sleeps. The caller has the lock.
+    fn wake_thread(&self) {
+        if self.thread_sleeps.swap(false, Ordering::Relaxed) {
             self.arrived.notify_one();
         }
-        Ok(())
+    }
+
+    /// Returns true if the thread spins or works.
+    pub(super) fn is_awake(&self) -> bool {
+        !self.thread_sleeps.load(Ordering::Relaxed)
+    }
+
+    /// Ends the sleep of the thread, which spins again.
+    pub(super) fn rouse(&self) {
+        let _queues = self.lock();
+        self.wake_thread();
     }
 
     /// Takes a job back that the thread has not begun.
@@ -112,12 +133,12 @@ impl<J> JobExchange<J> {
         queues.owner_sleeps
     }
 
-    /// Waits for the next job, first while `spins` returns true, then asleep; `None` once the exchange is closed and no job
-    /// waits.
-    pub(super) fn next(&self, mut spins: impl FnMut() -> bool) -> Option<(u64, J)> {
-        while self.work.load(Ordering::Acquire) == 0 && spins() {}
-        let mut queues = self.lock();
+    /// Waits for the next job, first while `spin` does, then asleep; `None` once the exchange is closed and no job waits. `spin`
+    /// is told how to see if there is work.
+    pub(super) fn next(&self, mut spin: impl FnMut(&dyn Fn() -> bool)) -> Option<(u64, J)> {
         loop {
+            spin(&|| self.work.load(Ordering::Acquire) > 0);
+            let mut queues = self.lock();
             if let Some(next) = queues.waiting.pop_front() {
                 self.work.fetch_sub(1, Ordering::Release);
                 return Some(next);
@@ -125,8 +146,10 @@ impl<J> JobExchange<J> {
             if queues.state != ExchangeState::Open {
                 return None;
             }
-            queues.thread_sleeps = true;
-            queues = self.arrived.wait(queues).unwrap_or_else(PoisonError::into_inner);
+            self.thread_sleeps.store(true, Ordering::Relaxed);
+            // A wake-up without work is one to spin again.
+            let _queues = self.arrived.wait(queues).unwrap_or_else(PoisonError::into_inner);
+            self.thread_sleeps.store(false, Ordering::Relaxed);
         }
     }
 
@@ -209,7 +232,7 @@ mod models {
     }
 
     fn serve((exchange, wake): &ModelPair) {
-        while let Some((token, job)) = exchange.next(|| false) {
+        while let Some((token, job)) = exchange.next(|_| {}) {
             if exchange.end(token, job + 1) == OwnerSleep::Asleep {
                 wake.wake();
             }
@@ -244,6 +267,23 @@ mod models {
     }
 
     #[test]
+    fn loom_a_roused_thread_takes_the_next_job() {
+        model(|| {
+            let ours = pair();
+            let theirs = ours.clone();
+            let worker = thread::spawn(move || serve(&theirs));
+            if !ours.0.is_awake() {
+                ours.0.rouse();
+            }
+            ours.0.push(1, 10).unwrap();
+            assert_eq!(wait_for_end(&ours), (1, 11));
+            ours.0.rouse();
+            ours.0.close();
+            worker.join().unwrap();
+        });
+    }
+
+    #[test]
     fn loom_a_job_is_taken_back_or_ends_but_not_both() {
         model(|| {
             let ours = pair();
@@ -266,7 +306,7 @@ mod models {
             let ours = pair();
             let theirs = ours.clone();
             let worker = thread::spawn(move || {
-                let (token, job) = theirs.0.next(|| false).expect("the exchange is open");
+                let (token, job) = theirs.0.next(|_| {}).expect("the exchange is open");
                 if theirs.0.die(token, job) == OwnerSleep::Asleep {
                     theirs.1.wake();
                 }

@@ -47,6 +47,7 @@ pub struct SoftwareChannel {
     exchange: Arc<JobExchange<QueuedJob>>,
     wake: WakeDescriptor,
     thread: Option<JoinHandle<()>>,
+    spin: Nanos,
     in_flight: usize,
 }
 
@@ -69,7 +70,7 @@ impl SoftwareChannel {
         let served = ServedExchange { exchange: Arc::clone(&exchange), wake: wake.clone(), clock, spin };
         let thread = std::thread::Builder::new().name("mover".into());
         let thread = thread.spawn(move || served.serve(run)).map_err(ChannelStartError::Thread)?;
-        Ok(Self { exchange, wake, thread: Some(thread), in_flight: 0 })
+        Ok(Self { exchange, wake, thread: Some(thread), spin, in_flight: 0 })
     }
 }
 
@@ -106,6 +107,16 @@ impl MoveChannel for SoftwareChannel {
         Some(queued.job)
     }
 
+    fn is_awake(&self) -> bool {
+        self.exchange.is_awake()
+    }
+
+    fn rouse(&mut self, apart: Nanos) {
+        if apart < self.spin {
+            self.exchange.rouse();
+        }
+    }
+
     fn prepare_sleep(&mut self) -> bool {
         // A wake-up of an earlier sleep would end the next one at once.
         let _ = self.wake.take();
@@ -138,10 +149,11 @@ struct ServedExchange {
 impl ServedExchange {
     fn serve(self, mut run: impl FnMut(&mut MoveJob)) {
         loop {
-            let idle_since = self.clock.now();
-            let next = self.exchange.next(|| {
-                std::hint::spin_loop();
-                self.clock.now().since(idle_since) < self.spin
+            let next = self.exchange.next(|has_work| {
+                let idle_since = self.clock.now();
+                while !has_work() && self.clock.now().since(idle_since) < self.spin {
+                    std::hint::spin_loop();
+                }
             });
             let Some((token, mut queued)) = next else { return };
             let done = catch_unwind(AssertUnwindSafe(|| run(&mut queued.job)));
