@@ -176,7 +176,8 @@ fn fence<M: Media>(ftl: &Ftl<M>, up_to: Sequence) -> ExecutionOutcome {
     ExecutionOutcome::status(Status::SUCCESS, seen)
 }
 
-/// Checks that the namespace, of a batch over several the first one, has the kind that a command on keys, or on a namespace as a whole, needs.
+/// Checks that the namespace, of a batch over several the first one, has the kind that a command on keys, or on a namespace as
+/// a whole, needs.
 #[inline]
 fn check_namespace_kind<M: Media>(ftl: &Ftl<M>, operation: &DeviceOperation) -> Result<(), Status> {
     let OperationWork::Command(command) = &operation.work else { return Ok(()) };

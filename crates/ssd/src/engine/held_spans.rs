@@ -100,6 +100,15 @@ impl HeldSpans {
         operation.hold = KeyHold::Stalled;
     }
 
+    /// Holds the spans of an operation that has not run and waits for something else, so that no later one overtakes it.
+    ///
+    /// # Panics
+    /// Another operation holds one of them.
+    pub(super) fn hold_in_order(&mut self, at: usize, operation: &mut DeviceOperation) {
+        self.hold(at, operation);
+        operation.hold = KeyHold::InOrder;
+    }
+
     /// Releases the spans of an operation, and passes the operations that waited only for it to `wake`.
     pub(super) fn release(&mut self, at: usize, operation: &DeviceOperation, mut wake: impl FnMut(usize)) {
         if let Some(batch) = self.batches.iter().position(|batch| batch.holder == at) {

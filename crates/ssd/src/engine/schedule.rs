@@ -359,17 +359,22 @@ impl<M: Media> SsdDevice<M> {
         if !self.ftl.is_clearing_any() || mutant(Mutant::ClearNotAwaited) {
             return false;
         }
-        let operation = &self.operations[at];
+        let operation = &mut self.operations[at];
         let OperationWork::Command(command) = &operation.work else { return false };
+        let runs = command.namespace_runs();
         let waits = match command.subject() {
             CommandSubject::Keys | CommandSubject::Blocks => {
                 self.ftl.is_clearing(operation.namespace)
                     || !mutant(Mutant::OneClearAwaited)
-                        && command.namespace_runs().iter().any(|run| self.ftl.is_clearing(run.namespace))
+                        && runs.iter().any(|run| self.ftl.is_clearing(run.namespace))
             }
             CommandSubject::NamespaceTable => true,
             CommandSubject::Namespace => false,
         };
+        if waits && !runs.is_empty() && operation.hold == KeyHold::None {
+            // No operation on its other namespaces overtakes it.
+            self.schedule.held.hold_in_order(at, operation);
+        }
         // An operation in the room queue is run again every turn anyway.
         if waits && !self.schedule.waiting_for_room.contains(&at) {
             self.schedule.waiting_for_clear.push_back(at);
@@ -487,10 +492,8 @@ impl<M: Media> SsdDevice<M> {
         }
         self.schedule.no_room += 1;
         let status = if self.ftl.failure().is_some() { Status::MEDIUM_FAILED } else { self.ftl.note_stuck() };
-        self.complete_operation(
-            at,
-            ExecutionOutcome { completion: SsdCompletion::new(0, status), gate: ReleaseGate::Immediate },
-        );
+        let completion = SsdCompletion::new(0, status);
+        self.complete_operation(at, ExecutionOutcome { completion, gate: ReleaseGate::Immediate });
         true
     }
 }

@@ -105,6 +105,7 @@ impl<M: Media> SsdDevice<M> {
         if line.queue.is_empty() {
             line.next_start = self.now;
         }
+        // A batch that waited for another namespace was accepted, and waits here even if there are many.
         line.queue.push_back(at);
         self.throttle.waiting += 1;
         self.start_waiting(namespace);

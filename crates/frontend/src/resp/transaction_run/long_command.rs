@@ -16,7 +16,6 @@ use crate::resp::transaction::QueuedCommand;
 use crate::resp::transaction_databases::TransactionDatabases;
 use crate::resp::transaction_errors::{self, exec_abort};
 use crate::resp::transaction_step::{StepResult, run_operation};
-
 use headwater_ssd::command::{NamespaceId, SsdCommand, SsdCompletion, SubmitError};
 
 /// Bytes that the next part of a listing may take.

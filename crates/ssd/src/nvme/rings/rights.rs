@@ -187,6 +187,12 @@ mod tests {
     }
 
     #[test]
+    fn batch_over_several_namespaces_is_denied_whatever_the_rights() {
+        let across = SsdCommand::BatchAcross { writes: Vec::new(), runs: Vec::new() };
+        assert_eq!(ClientRights::all().check(SECOND, &across, || None), Err(Status::ACCESS_DENIED));
+    }
+
+    #[test]
     fn read_access_denies_all_writes() {
         let reader = part(AccessLevel::Read);
         assert_eq!(reader.check(SECOND, &read(100, 100), block), Ok(()));
