@@ -165,7 +165,7 @@ fn jobs_split_over_channels_move_what_a_byte_loop_moves() {
     for channels in [1, 3] {
         let clock = Clock::start();
         let channels = (0..channels).map(|_| {
-            let channel = SoftwareChannel::start(clock, Nanos::from_millis(200)).unwrap();
+            let channel = SoftwareChannel::start(clock, Nanos::from_millis(60_000)).unwrap();
             Box::new(channel) as Box<dyn MoveChannel>
         });
         // Channels seem fast, so that they get parts of every job.

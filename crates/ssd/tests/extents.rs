@@ -253,7 +253,7 @@ fn nine_tenths_of_the_bytes_of_long_values_move_in_large_jobs() {
 fn threads_of_the_mover_move_parts_of_long_values() {
     let clock = Clock::start();
     let channels = (0..2).map(|_| {
-        let channel = SoftwareChannel::start(clock, Nanos::from_millis(200)).unwrap();
+        let channel = SoftwareChannel::start(clock, Nanos::from_millis(60_000)).unwrap();
         Box::new(channel) as Box<dyn MoveChannel>
     });
     let mover = Mover::with_channels(channels.collect(), PolicyConfig::of_software_channels(), clock);

@@ -59,6 +59,8 @@ enum ChannelFault {
     Stuck,
     /// Jobs end in the opposite order.
     Reordered,
+    /// Each job takes ten seconds, by what the channel says.
+    Late,
     /// Each job is abandoned behind its first step, of which the last bytes are missing.
     Abandons,
 }
@@ -109,7 +111,8 @@ impl MoveChannel for FaultyChannel {
         } else {
             run::run(&mut job);
         }
-        Some(EndedJob { token, job, end, elapsed: Nanos(1) })
+        let elapsed = if self.fault == ChannelFault::Late { Nanos::from_millis(10_000) } else { Nanos(1) };
+        Some(EndedJob { token, job, end, elapsed })
     }
 
     fn take_back(&mut self, token: u64) -> Option<MoveJob> {
@@ -131,10 +134,15 @@ impl MoveChannel for FaultyChannel {
 
 #[test]
 fn every_fault_of_a_channel_leaves_each_step_done_once() {
-    use ChannelFault::{Abandons, Full, Reordered, Stuck};
-    for faults in
-        [vec![Full], vec![Stuck], vec![Reordered], vec![Abandons], vec![Full, Abandons, Stuck, Reordered]]
-    {
+    use ChannelFault::{Abandons, Full, Late, Reordered, Stuck};
+    for faults in [
+        vec![Full],
+        vec![Stuck],
+        vec![Reordered],
+        vec![Abandons],
+        vec![Late],
+        vec![Full, Abandons, Stuck, Reordered],
+    ] {
         let mut mover = mover_of(faults.iter().copied().map(FaultyChannel::boxed).collect());
         for parts in [0, 1, 2, 7, 16] {
             let mut job = job(parts);
@@ -147,6 +155,7 @@ fn every_fault_of_a_channel_leaves_each_step_done_once() {
                 Full => counters.refused,
                 Stuck => counters.taken_back,
                 Reordered => counters.channel_jobs,
+                Late => counters.late,
                 Abandons => counters.abandoned,
             };
             assert!(count > 0, "{faults:?}: {counters:?}");
@@ -296,23 +305,14 @@ fn a_ticket_has_no_job_at_another_mover_and_untaken_jobs_have_a_limit() {
 
 #[test]
 fn a_channel_that_holds_up_its_owner_rests() {
-    let clock = Clock::start();
-    let mut jobs = 0;
-    let slow = move |job: &mut MoveJob| {
-        jobs += 1;
-        if jobs % 2 == 0 {
-            Clock::sleep(Nanos::from_millis(3));
-        }
-        run::run(job);
-    };
-    let mut mover = mover_of(vec![Box::new(SoftwareChannel::start_with(clock, SPIN, slow).unwrap())]);
+    let mut mover = mover_of(vec![FaultyChannel::boxed(ChannelFault::Late)]);
     for _ in 0..300 {
         let mut job = job(4);
         mover.run(&mut job).unwrap();
         check(job, 4);
     }
     let counters = mover.channel_counters();
-    assert_eq!(counters.late, 1, "{counters:?}");
+    assert_eq!((counters.channel_jobs, counters.late), (1, 1), "{counters:?}");
 }
 
 #[test]
