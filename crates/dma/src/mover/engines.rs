@@ -26,7 +26,6 @@ const BEGIN_MIN: Nanos = Nanos::from_micros(2);
 const LOOKS_BEFORE_YIELD: u32 = 1_000;
 /// The time that a waiting owner polls before it sleeps.
 const SPIN_BEFORE_SLEEP: Nanos = Nanos::from_micros(20);
-
 /// Decisions in which a channel gets nothing after it held up its owner: its thread has no core of its own now.
 const REST_DECISIONS: u32 = 512;
 /// A part that ends after so many times the time that its channel had to begin it held up the owner.
@@ -123,6 +122,9 @@ impl MoveEngines {
     pub(super) fn run(&mut self, job: &mut MoveJob) {
         let split = if job.may_split() { JobSplit::Allowed } else { JobSplit::Forbidden };
         let shape = shape_of(job, split);
+        if self.policy.is_below_threshold(&shape) {
+            return run(job);
+        }
         let begun = self.clock.now();
         let apart = begun.since(std::mem::replace(&mut self.last_run, begun));
         let plan = self.decide(&shape, |channel| {
@@ -132,9 +134,6 @@ impl MoveEngines {
             }
             is_awake
         });
-        if plan.reason() == DecisionReason::BelowThreshold {
-            return run(job);
-        }
         let parts = self.hand_out(job, &plan, begun);
         let bytes = job.bytes() as u64;
         run(job);

@@ -110,13 +110,19 @@ impl MovePolicy {
     /// Decides which engines move a job. `loads` has one entry for each channel; a channel without one is idle.
     pub fn decide(&mut self, shape: &WorkShape, loads: &[ChannelLoad]) -> MovePlan {
         let bytes = shape.bytes;
-        if bytes < self.config.threshold_bytes[shape.direction.index()].max(1) {
+        if self.is_below_threshold(shape) {
             return MovePlan::cpu(bytes, Nanos(0), DecisionReason::BelowThreshold);
         }
         let plan = self.decide_above_threshold(shape, loads);
         self.counters.count(&plan, bytes);
         self.counters.frozen += u64::from(self.is_frozen);
         plan
+    }
+
+    /// Returns true if a job is too short for a decision: the CPU does it.
+    #[must_use]
+    pub fn is_below_threshold(&self, shape: &WorkShape) -> bool {
+        shape.bytes < self.config.threshold_bytes[shape.direction.index()].max(1)
     }
 
     fn decide_above_threshold(&mut self, shape: &WorkShape, loads: &[ChannelLoad]) -> MovePlan {

@@ -30,7 +30,7 @@ fn mover_of(channels: Vec<Box<dyn MoveChannel>>) -> Mover {
     mover
 }
 
-/// Returns a job that copies `parts` different texts, each to a vector of its own, and numbers one vector with all of them.
+/// Returns a job that copies `parts` different texts, each to a vector of its own.
 fn job(parts: u8) -> MoveJob {
     let mut job = MoveJob::new();
     for part in 0..parts {
