@@ -2,7 +2,7 @@
 
 use crate::differential::{RedisServer, same};
 use crate::transaction_differences::{allowed_command, comparable, run_script};
-use crate::transactions::{bulk, error_of, exec, node_beside_another_front_end, ok, queued};
+use crate::transactions::{bulk, error_of, exec, node_of_a_kind, ok, queued};
 use crate::wire::{RespTestClient, RespValue, TestNode, encode};
 use std::net::TcpStream;
 
@@ -136,11 +136,7 @@ fn watched_keys_of_other_databases_decide_on_the_transaction() {
 fn transactions_over_databases_are_isolated_and_lose_no_increment() {
     for seed in 0..6 {
         eprintln!("seed {seed}");
-        let node = match seed % 3 {
-            0 => TestNode::start(seed, 4),
-            1 => TestNode::start(seed, 4_000),
-            _ => node_beside_another_front_end(seed, 100),
-        };
+        let node = node_of_a_kind(seed);
         let mut wires: Vec<_> = (0..6).map(|_| node.connect()).collect();
         let mut transaction = Vec::new();
         for line in ["MULTI", "SELECT 1", "INCR a", "SELECT 2", "APPEND a x", "STRLEN a", "SELECT 0", "EXEC"]

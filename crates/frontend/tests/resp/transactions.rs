@@ -50,15 +50,20 @@ pub(crate) fn node_beside_another_front_end(seed: u64, room: usize) -> TestNode 
     TestNode::start_with(config, model)
 }
 
+/// Starts a node with little room, with much, or beside another front end, by the seed.
+pub(crate) fn node_of_a_kind(seed: u64) -> TestNode {
+    match seed % 3 {
+        0 => TestNode::start(seed, 4),
+        1 => TestNode::start(seed, 4_000),
+        _ => node_beside_another_front_end(seed, 100),
+    }
+}
+
 #[test]
 fn transactions_of_many_clients_are_isolated_and_lose_no_increment() {
     for seed in 0..6 {
         eprintln!("seed {seed}");
-        let node = match seed % 3 {
-            0 => TestNode::start(seed, 4),
-            1 => TestNode::start(seed, 4_000),
-            _ => node_beside_another_front_end(seed, 100),
-        };
+        let node = node_of_a_kind(seed);
         let mut wires: Vec<_> = (0..8).map(|_| node.connect()).collect();
         let burst: Vec<u8> = [&[&b"MULTI"[..]][..], &[b"INCR", b"a"], &[b"APPEND", b"b", b"x"], &[b"EXEC"]]
             .iter()
