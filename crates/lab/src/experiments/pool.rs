@@ -5,9 +5,6 @@
 //! sizes, and on two threads; the share of a nearly full pool that one scattered request can take; the time until idle
 //! memory is released. The floor is a stack of blocks of one size: it searches nothing, coalesces nothing and checks
 //! nothing.
-//!
-//! Figures of SPDK's allocator are not measured here. They come from another run on this kind of machine (20.01's
-//! successor on 2 MiB huge pages, freed memory zeroed), and every claim that uses one says so.
 
 mod decay;
 mod gather;
