@@ -768,7 +768,8 @@ enum hw_code hw_get_segments(struct hw_device *device,
                              uint32_t *count);
 
 // Releases a buffer, by the address that hw_get_buffer, hw_get_buffer_within, hw_buffer_request_wait or hw_get_segments
-// wrote. A command in flight keeps its memory until it completes.
+// wrote, or that hw_import_buffer took. A command in flight keeps its memory until it completes; imported memory that one
+// uses is not released: HW_CODE_BUSY.
 enum hw_code hw_put_buffer(struct hw_device *device,
                            void *buffer);
 
@@ -791,6 +792,22 @@ enum hw_code hw_device_statistics(struct hw_device *device,
 enum hw_code hw_device_tiers(struct hw_device *device,
                              struct hw_tiers *out,
                              uint32_t *origin);
+
+// Makes memory of the program a buffer of the device: pins it in place and registers it, so that reads and writes use
+// it, and any part of it, without a copy. `memory` begins on a page of 4,096 bytes and `bytes` are whole pages, else
+// HW_CODE_ALIGN; HW_CODE_BUSY if a part of it is imported already, by any device of the process. It counts as memory of
+// the dynamic tier: HW_CODE_WOULD_BLOCK or HW_CODE_OVER_CAP if the cap has no room for it. A device in another process
+// takes no memory but its own: HW_CODE_UNSUPPORTED.
+//
+// The import pays from the length `import_min_bytes` of hw_device_tiers on; below it, hw_read and hw_write with memory
+// that is not imported copy for less.
+//
+// Pointers:
+// The pages are mapped, readable and writable, and stay so until hw_put_buffer returned HW_CODE_OK for `memory`, or
+// the device is closed and no queue or handle of it is left.
+enum hw_code hw_import_buffer(struct hw_device *device,
+                              void *memory,
+                              size_t bytes);
 
 // Allocates as hw_get_buffer, but waits for memory for at most `timeout_ns` nanoseconds; then HW_CODE_TIMEOUT. Requests
 // of all lengths, of this call and of hw_buffer_request_create, are served in the order in which they were made.

@@ -61,6 +61,14 @@ pub(crate) enum CallError {
     BufferForeign,
     #[error("the address lies inside a buffer: pass the address that hw_get_buffer wrote")]
     BufferInterior,
+    #[error("{bytes} bytes at {address:#x} are not whole pages of 4,096 bytes: align them, or copy")]
+    ImportMisaligned { address: usize, bytes: usize },
+    #[error(
+        "a part of the memory is imported already: release that import first, or import all of it at once"
+    )]
+    ImportOverlaps,
+    #[error("a command in flight uses the imported memory: wait for it, then release the memory")]
+    ImportInUse,
     #[error("{bytes} bytes from {from} lie outside the {end} bytes that the handle may access")]
     Seek { from: u64, bytes: i64, end: u64 },
     #[error("the request is merged with further ones, or its device cannot cancel: wait for its event")]
@@ -105,7 +113,12 @@ impl CallError {
             Self::TooManyPools(_) | Self::TooMany { .. } => ResultCode::TooManyPools,
             Self::NotOpen(_) => ResultCode::Handle,
             Self::Inherited(_) => ResultCode::Forked,
-            Self::Busy(_) | Self::QueueTaken | Self::RequestsInFlight => ResultCode::Busy,
+            Self::Busy(_)
+            | Self::QueueTaken
+            | Self::RequestsInFlight
+            | Self::ImportOverlaps
+            | Self::ImportInUse => ResultCode::Busy,
+            Self::ImportMisaligned { .. } => ResultCode::Align,
             Self::OtherDevice | Self::UrlNotUtf8 => ResultCode::Argument,
             Self::BufferForeign => ResultCode::Foreign,
             Self::BufferInterior => ResultCode::Interior,

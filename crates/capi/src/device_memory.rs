@@ -4,6 +4,7 @@
 //! from the device's pool, in the tier of its length.
 
 use crate::call_error::CallError;
+use crate::client_buffers::PageOwner;
 use crate::code::ResultCode;
 use crate::device::{DEVICES, DeviceHandle};
 use crate::device_segment::TierLimits;
@@ -108,7 +109,7 @@ pub unsafe extern "C" fn hw_get_buffer(
             return Err(PoolError::Zero.into());
         }
         DEVICES.with_waiting(device, |open| {
-            let address = open.buffers.insert(open.device.buffer(bytes)?);
+            let address = open.buffers.insert(open.device.buffer(bytes)?, PageOwner::Pool);
             out.write(ptr::with_exposed_provenance_mut(address));
             Ok(())
         })
@@ -146,7 +147,7 @@ pub unsafe extern "C" fn hw_get_segments(
             let mut written = 0;
             for buffer in open.device.buffers(bytes, segments_max)?.into_iter().take(segments_max as usize) {
                 let bytes = buffer.bytes();
-                let address = ptr::with_exposed_provenance_mut(open.buffers.insert(buffer));
+                let address = ptr::with_exposed_provenance_mut(open.buffers.insert(buffer, PageOwner::Pool));
                 let element = segments.wrapping_add(written as usize);
                 // SAFETY: not null and aligned, as checked, and below the number of elements that the caller promises.
                 unsafe { element.write(MemorySegment { address, bytes }) };
@@ -159,7 +160,8 @@ pub unsafe extern "C" fn hw_get_segments(
 }
 
 /// Releases a buffer, by the address that hw_get_buffer, hw_get_buffer_within, hw_buffer_request_wait or hw_get_segments
-/// wrote. A command in flight keeps its memory until it completes.
+/// wrote, or that hw_import_buffer took. A command in flight keeps its memory until it completes; imported memory that one
+/// uses is not released: HW_CODE_BUSY.
 #[unsafe(no_mangle)]
 pub extern "C" fn hw_put_buffer(device: *mut DeviceHandle, buffer: *mut c_void) -> ResultCode {
     run_call(|| DEVICES.with_waiting(device, |open| open.buffers.release(buffer.addr())))

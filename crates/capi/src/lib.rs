@@ -17,6 +17,7 @@ pub mod device;
 pub mod device_memory;
 pub mod device_segment;
 pub mod handle;
+pub mod import;
 pub mod memory;
 pub mod message;
 pub mod param;

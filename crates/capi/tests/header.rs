@@ -55,6 +55,7 @@ fn header_matches_the_sources() {
         "pool_settings",
         "device",
         "device_memory",
+        "import",
         "buffer_request",
         "queue",
         "handle",

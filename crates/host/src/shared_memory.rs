@@ -11,6 +11,7 @@
 
 mod guarded;
 mod joined;
+mod mapping;
 mod persist;
 mod socket;
 
@@ -18,15 +19,14 @@ pub use joined::{JoinError, SharedPages};
 pub use socket::{SEND_PIECES_MAX, SocketPiece, send_pieces};
 
 use crate::copy::{copy_in_crc32c, copy_out_crc32c, copy_untrusted};
-use crate::fault_guard::{GuardedRange, LostPages};
+use crate::fault_guard::LostPages;
 use crate::mapped_region::SpanSink;
-use crate::reservation::{LentSpan, PageSpan};
-use guarded::GuardedMapping;
+use crate::reservation::PageSpan;
+use mapping::{MappingOrigin, RegionMapping};
 use rustix::fs::{
     MemfdFlags, SealFlags, StatFs, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate, memfd_create,
 };
-use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
-use std::ffi::c_void;
+use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous};
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -327,74 +327,6 @@ impl SharedMemory {
 impl fmt::Debug for SharedMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "SharedMemory({} bytes)", self.bytes())
-    }
-}
-
-struct RegionMapping {
-    start: NonNull<u8>,
-    bytes: usize,
-    origin: MappingOrigin,
-}
-
-/// The source of the pages, to which they return.
-enum MappingOrigin {
-    /// One mapping of this process, of one object.
-    KernelMapping,
-    /// One mapping of a file that can shrink.
-    Guarded(GuardedMapping),
-    /// Adjacent mappings of this process, guarded if a file among theirs can shrink.
-    JoinedMappings(Option<GuardedRange>),
-    /// Pages lent by a reservation; `None` only while they return to it.
-    LentPages(Option<LentSpan>, Box<dyn SpanSink>),
-    /// Another mapping, and a value that is dropped first.
-    KeptWith(Option<Box<dyn Send + Sync>>, SharedMemory),
-}
-
-// SAFETY: bounds and alignment: not concerned. Lifetime: the pages belong to the process, not to a thread, and are
-// unmapped or returned once, by the last handle; a span and its `SpanSink` are `Send` themselves. Aliasing: the
-// pointer is used by the copies of `SharedMemory`, which tolerate concurrent accesses to the pages, and by an
-// exclusively borrowed only handle.
-unsafe impl Send for RegionMapping {}
-
-// SAFETY: as for Send; every use through a shared handle is a copy that tolerates concurrent accesses to the pages.
-unsafe impl Sync for RegionMapping {}
-
-impl RegionMapping {
-    /// Returns the report of the client whose memory this is, if it can shrink.
-    fn lost(&self) -> Option<&LostPages> {
-        match &self.origin {
-            MappingOrigin::Guarded(mapping) => mapping.lost(),
-            MappingOrigin::JoinedMappings(guard) => guard.as_ref().map(GuardedRange::lost),
-            MappingOrigin::KeptWith(_, memory) => memory.mapping.lost(),
-            MappingOrigin::KernelMapping | MappingOrigin::LentPages(..) => None,
-        }
-    }
-}
-
-impl Drop for RegionMapping {
-    fn drop(&mut self) {
-        match &mut self.origin {
-            MappingOrigin::LentPages(span, home) => {
-                if let Some(span) = span.take() {
-                    home.return_span(span.reclaim());
-                }
-                return;
-            }
-            MappingOrigin::KeptWith(value, _) => {
-                drop(value.take());
-                return;
-            }
-            // It unmaps itself.
-            MappingOrigin::Guarded(_) => return,
-            // Before the addresses can be used for another mapping.
-            MappingOrigin::JoinedMappings(guard) => *guard = None,
-            MappingOrigin::KernelMapping => {}
-        }
-        let start = self.start.as_ptr().cast::<c_void>();
-        // SAFETY: bounds and alignment: exactly the range that the kernel returned. Lifetime: this is the last handle,
-        // so no copy runs or will. Aliasing: no reference into the range was ever made. A failure leaves the pages
-        // mapped, which leaks address space but breaks nothing.
-        let _ = unsafe { munmap(start, self.bytes) };
     }
 }
 

@@ -123,6 +123,12 @@ impl Buffer {
         self.memory.bytes_mut()?.get_mut(from..to)
     }
 
+    /// Returns true if no other handle to its memory exists: no part of it is in a command in flight.
+    #[must_use]
+    pub fn is_only_handle(&self) -> bool {
+        self.memory.is_only_handle()
+    }
+
     /// Copies bytes out of the buffer.
     ///
     /// # Errors

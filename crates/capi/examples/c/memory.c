@@ -1,6 +1,6 @@
 /*
  * Memory of a device: settings of its pool where it is opened, tiers by length, requests that wait in order with timeout
- * and cancel, and a fragmented pool that serves one transfer in pieces.
+ * and cancel, a fragmented pool that serves one transfer in pieces, and the program's own memory, imported.
  *
  * HEADWATER_EXAMPLE_FOLDER names a folder for a file.
  */
@@ -199,6 +199,53 @@ static void fragmented_pool(void) {
     CHECK_CODE(hw_close(device), HW_CODE_OK);
 }
 
+/* Memory that the program allocated is read and written in place, and stays the program's. */
+static void imported_memory(hw_device *device) {
+    hw_queue *queue = NULL;
+    hw_handle *handle = NULL;
+    hw_aio_event event;
+    size_t found = 0;
+    int tag = 0;
+    void *memory = NULL;
+    CHECK(posix_memalign(&memory, 4096, 256 * KIB) == 0);
+    unsigned char *bytes = memory;
+    memset(bytes, 0, 256 * KIB);
+    CHECK_CODE(hw_queue_create(device, 8, 0, &queue), HW_CODE_OK);
+    CHECK_CODE(hw_handle_create(queue, &handle), HW_CODE_OK);
+    /* Only memory of the device can be named in a command that does not wait. */
+    CHECK_CODE(hw_aio_read(handle, bytes, 4 * KIB, 0, &tag), HW_CODE_FOREIGN);
+
+    CHECK_CODE(hw_import_buffer(device, bytes + 512, 4 * KIB), HW_CODE_ALIGN);
+    CHECK_CODE(hw_import_buffer(device, bytes, 5000), HW_CODE_ALIGN);
+    CHECK_CODE(hw_import_buffer(device, bytes, 0), HW_CODE_ZERO);
+    CHECK_CODE(hw_import_buffer(device, NULL, 4 * KIB), HW_CODE_NULL);
+    CHECK_CODE(hw_import_buffer(device, bytes, (size_t)1 << 40), HW_CODE_OVER_CAP);
+    CHECK_CODE(hw_import_buffer(device, bytes, 256 * KIB), HW_CODE_OK);
+    CHECK_CODE(hw_import_buffer(device, bytes, 256 * KIB), HW_CODE_BUSY);
+    CHECK_CODE(hw_import_buffer(device, bytes + 64 * KIB, 4 * KIB), HW_CODE_BUSY);
+    CHECK(totals(device).imported == 1 && totals(device).dynamic_bytes == 256 * KIB);
+
+    for (size_t i = 0; i < 128 * KIB; i++) bytes[i] = (unsigned char)(i % 249);
+    CHECK_CODE(hw_pwrite(handle, bytes, 128 * KIB, 0), HW_CODE_OK);
+    CHECK_CODE(hw_aio_read(handle, bytes + 128 * KIB, 128 * KIB, 0, &tag), HW_CODE_OK);
+    CHECK_CODE(hw_aio_submit(handle), HW_CODE_OK);
+    CHECK_CODE(hw_put_buffer(device, bytes), HW_CODE_BUSY);
+    CHECK_CODE(hw_aio_complete(handle, 1, 1, HW_FOREVER, &event, &found), HW_CODE_OK);
+    CHECK(found == 1 && event.tag == &tag && event.code == HW_CODE_OK);
+    CHECK(memcmp(bytes, bytes + 128 * KIB, 128 * KIB) == 0);
+
+    CHECK_CODE(hw_put_buffer(device, bytes + 4 * KIB), HW_CODE_INTERIOR);
+    CHECK_CODE(hw_put_buffer(device, bytes), HW_CODE_OK);
+    CHECK_CODE(hw_put_buffer(device, bytes), HW_CODE_FOREIGN);
+    CHECK(totals(device).dynamic_bytes == 0);
+    CHECK(bytes[1000] == 1000 % 249);
+    CHECK_CODE(hw_import_buffer(device, bytes + 4 * KIB, 8 * KIB), HW_CODE_OK);
+    CHECK_CODE(hw_put_buffer(device, bytes + 4 * KIB), HW_CODE_OK);
+    CHECK_CODE(hw_handle_destroy(handle), HW_CODE_OK);
+    CHECK_CODE(hw_queue_destroy(queue), HW_CODE_OK);
+    free(memory);
+}
+
 static void impossible_settings(void) {
     hw_pool_settings unset, settings;
     hw_device *device = NULL;
@@ -231,6 +278,7 @@ int main(void) {
     tiers_by_length(device);
     waits(device);
     waits_across_threads(device);
+    imported_memory(device);
     CHECK_CODE(hw_close(device), HW_CODE_OK);
     fragmented_pool();
     impossible_settings();

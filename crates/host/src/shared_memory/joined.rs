@@ -61,9 +61,10 @@ impl SharedPages {
         match region.mapping.origin {
             _ if !on_borders || bytes == 0 => Err(wrong),
             MappingOrigin::KernelMapping | MappingOrigin::Guarded(_) => Ok(place),
-            MappingOrigin::JoinedMappings(_) | MappingOrigin::LentPages(..) | MappingOrigin::KeptWith(..) => {
-                Err(JoinError::NotSingleMapping)
-            }
+            MappingOrigin::JoinedMappings(_)
+            | MappingOrigin::Caller
+            | MappingOrigin::LentPages(..)
+            | MappingOrigin::KeptWith(..) => Err(JoinError::NotSingleMapping),
         }
     }
 }
