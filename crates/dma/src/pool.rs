@@ -65,6 +65,7 @@ mod arena;
 mod arena_tiers;
 mod budget;
 mod cache;
+mod cache_quota;
 mod charge;
 mod chunk_sizing;
 mod chunks;

@@ -280,6 +280,31 @@ fn a_closed_pool_notifies_waiters_and_accepts_late_buffers() {
 }
 
 #[test]
+fn a_later_thread_gets_its_share_of_the_caches() {
+    const COUNT: usize = 20;
+    let pool = Pool::open(PoolConfig { cache_per_mille: 50, ..config(64 * CHUNK) }).unwrap();
+    let fill = |count: usize| {
+        let held: Vec<_> = (0..count).map(|_| pool.buffer(16 * KIB).unwrap()).collect();
+        drop(held);
+    };
+    // This thread takes all the bytes that caches may hold.
+    fill(100);
+    let limit = pool.statistics().cap_bytes / 1_000 * 50;
+    assert!(pool.statistics().cached_bytes > limit / 2);
+    std::thread::scope(|scope| {
+        let hits = scope.spawn(|| {
+            fill(COUNT);
+            let before = pool.statistics().steps.cache;
+            fill(COUNT);
+            pool.statistics().steps.cache - before
+        });
+        let hits = hits.join().unwrap();
+        assert!(hits > COUNT as u64 / 2, "{hits} hits: the first thread keeps all caches to itself");
+    });
+    assert!(pool.statistics().cached_bytes <= limit);
+}
+
+#[test]
 fn a_thread_that_ends_releases_its_cache() {
     let pool = Pool::open(config(16 * CHUNK)).unwrap();
     std::thread::scope(|scope| {

@@ -208,7 +208,7 @@ impl PoolState {
                 return 0;
             }
             if cache.room() < bytes {
-                cache.raise_quota(self.take_quota(bytes));
+                self.raise_quota(cache, bytes);
             }
             cache.room() / class.bytes()
         });

@@ -110,6 +110,10 @@ pub(super) struct ThreadCache<T> {
     hits: [u64; CLASSES],
     /// Hits at the last check by a tick.
     hits_at_last_check: u64,
+    /// True if it is counted among the caches that share the limit.
+    is_sharing: bool,
+    /// Number of those caches when this one last asked for its share.
+    asked_among: usize,
 }
 
 impl<T> ThreadCache<T> {
@@ -122,6 +126,8 @@ impl<T> ThreadCache<T> {
             arena,
             hits: [0; CLASSES],
             hits_at_last_check: 0,
+            is_sharing: false,
+            asked_among: 0,
         }
     }
 
@@ -185,6 +191,32 @@ impl<T> ThreadCache<T> {
         self.quota - self.bytes
     }
 
+    /// Returns its part of the limit for all caches.
+    #[inline]
+    pub(super) fn quota(&self) -> usize {
+        self.quota
+    }
+
+    /// Notes that it shares the limit. Returns true if it did not before.
+    pub(super) fn note_sharing(&mut self) -> bool {
+        !std::mem::replace(&mut self.is_sharing, true)
+    }
+
+    /// Notes that it asks for its share of `sharing` caches. Returns true if it did not ask among as many before.
+    pub(super) fn note_question(&mut self, sharing: usize) -> bool {
+        std::mem::replace(&mut self.asked_among, sharing) != sharing
+    }
+
+    /// Lowers the quota to a share, and gives up the spans beyond it. Returns the decrease of the quota.
+    pub(super) fn shrink_to(&mut self, share: usize, into: &mut Vec<T>) -> usize {
+        while self.bytes > share {
+            self.spill(into);
+        }
+        let before = self.quota;
+        self.quota = before.min(share);
+        before - self.quota
+    }
+
     /// Raises the quota.
     pub(super) fn raise_quota(&mut self, bytes: usize) {
         self.quota += bytes;
@@ -205,8 +237,8 @@ impl<T> ThreadCache<T> {
         }
     }
 
-    /// Gives up all spans and the quota, which is returned, and takes spans of `arena` from now on.
-    pub(super) fn drain_all(&mut self, arena: usize, into: &mut Vec<T>) -> usize {
+    /// Gives up all spans and the quota, and takes spans of `arena` from now on. Returns the quota if it shared the limit.
+    pub(super) fn drain_all(&mut self, arena: usize, into: &mut Vec<T>) -> Option<usize> {
         let held = self.stacks.iter().zip(PAGES).map(|(stack, pages)| stack.len() * usize::from(pages));
         let held = held.sum::<usize>() * PAGE_BYTES;
         let (bytes, quota) = (self.bytes, self.quota);
@@ -214,7 +246,9 @@ impl<T> ThreadCache<T> {
         self.stacks.iter_mut().for_each(|stack| into.append(stack));
         self.bytes = 0;
         self.arena = arena;
-        std::mem::take(&mut self.quota)
+        self.asked_among = 0;
+        self.quota = 0;
+        std::mem::take(&mut self.is_sharing).then_some(quota)
     }
 
     /// Takes spans of another arena from now on, if it holds none.
@@ -250,6 +284,24 @@ mod tests {
     }
 
     #[test]
+    fn a_cache_above_its_share_gives_up_spans_and_quota() {
+        let mut cache = ThreadCache::new(0);
+        cache.raise_quota(100 * PAGE_BYTES);
+        for span in 0..100 {
+            assert_eq!(cache.push(1, span), None);
+        }
+        let mut out = Vec::new();
+        assert_eq!(cache.shrink_to(40 * PAGE_BYTES, &mut out), 60 * PAGE_BYTES);
+        assert!(cache.bytes() <= 40 * PAGE_BYTES && cache.quota() == 40 * PAGE_BYTES);
+        assert_eq!(out.len() * PAGE_BYTES + cache.bytes(), 100 * PAGE_BYTES, "a span was lost");
+        assert_eq!(cache.shrink_to(50 * PAGE_BYTES, &mut out), 0);
+        assert!(cache.note_sharing() && !cache.note_sharing());
+        assert!(cache.note_question(2) && !cache.note_question(2) && cache.note_question(3));
+        assert_eq!(cache.drain_all(0, &mut out), Some(40 * PAGE_BYTES));
+        assert_eq!((cache.drain_all(0, &mut out), out.len()), (None, 100));
+    }
+
+    #[test]
     fn cached_bytes_never_exceed_the_quota() {
         let mut cache = ThreadCache::new(0);
         let class = CacheClass::serving(8_192).unwrap();
@@ -258,7 +310,7 @@ mod tests {
         assert_eq!((cache.push(2, 1), cache.push(2, 2), cache.push(2, 3)), (None, None, Some(3)));
         assert_eq!((cache.bytes(), cache.pop(class), cache.hits()), (16_384, Some(2), 1));
         let mut out = Vec::new();
-        assert_eq!(cache.drain_all(1, &mut out), 20_000);
+        assert_eq!(cache.drain_all(1, &mut out), None);
         assert_eq!((out, cache.bytes(), cache.arena()), (vec![1], 0, 1));
     }
 

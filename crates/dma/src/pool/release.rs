@@ -3,7 +3,7 @@
 //! Input: spans. Output: free memory. Invariant: while a request waits, or once the pool is closed, nothing goes into a
 //! cache; a thread that releases memory checks the wait queue afterwards.
 
-use super::cache::CacheClass;
+use super::cache::{CacheClass, ThreadCache};
 use super::charge::CapCharge;
 use super::error::PoolError;
 use super::state::{PoolState, WaitGrant, WaitRequest, locked};
@@ -123,14 +123,16 @@ impl PoolState {
     pub(super) fn cache_span(&'static self, arena: usize, class: CacheClass, span: PageSpan) {
         let mut spilled = Vec::new();
         let mut span = Some(span);
+        let mut is_short = false;
         with_cache(self, |cache| {
             if cache.arena() != arena || self.wait_queue.pressure() {
                 return;
             }
             if cache.room() < class.bytes() {
-                cache.raise_quota(self.take_quota(class.bytes()));
+                self.raise_quota(cache, class.bytes());
             }
-            if cache.room() < class.bytes() && cache.bytes() > 0 {
+            is_short = cache.room() < class.bytes();
+            if is_short && cache.bytes() > 0 {
                 cache.spill(&mut spilled);
             }
             if let Some(given) = span.take() {
@@ -140,20 +142,17 @@ impl PoolState {
         if span.is_some() || !spilled.is_empty() {
             self.release_spans(arena, spilled.into_iter().chain(span));
         }
+        if is_short {
+            self.level_caches();
+        }
     }
 
-    /// Reserves quota for caches: in large steps while there is plenty, in exact ones near the limit. Returns the bytes
-    /// reserved.
-    pub(super) fn take_quota(&self, bytes: usize) -> usize {
-        let all = self.budget.cap() / 1_000 * self.config.cache_per_mille as usize;
-        let step = bytes.max(64 * 1_024).max(all / 64);
-        for step in [step, bytes] {
-            let within = |taken: usize| taken.checked_add(step).filter(|&taken| taken <= all);
-            if self.quota.fetch_update(Ordering::Relaxed, Ordering::Relaxed, within).is_ok() {
-                return step;
-            }
+    /// Raises the quota of a cache so that it has room for `bytes` bytes, if its share allows that.
+    pub(super) fn raise_quota(&self, cache: &mut ThreadCache<PageSpan>, bytes: usize) {
+        if cache.note_sharing() {
+            self.quota.join();
         }
-        0
+        cache.raise_quota(self.quota.take(self.cache_limit(), cache.quota(), bytes));
     }
 
     /// Releases spans into an arena, and serves waiters.

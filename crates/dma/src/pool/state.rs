@@ -11,6 +11,7 @@
 use super::arena::{DeviceBindings, NodeArena};
 use super::budget::{PinBudget, PinTier};
 use super::cache::ThreadCache;
+use super::cache_quota::CacheQuota;
 use super::charge::CapCharge;
 use super::chunk_sizing::ChunkSizing;
 use super::config::PoolConfig;
@@ -18,7 +19,7 @@ use super::error::PoolError;
 use super::placement::NodeId;
 use super::request::PoolRequest;
 use super::statistics::TierCounts;
-use super::thread_caches::ThreadSlot;
+use super::thread_caches::{ThreadSlot, with_cache};
 use super::tier_routing::TierRouting;
 use super::validated_request::{RequestLimits, ValidatedRequest};
 use super::wait_queue::WaitQueue;
@@ -26,7 +27,7 @@ use crate::buffer::PoolAllocation;
 use headwater_host::biased_lock::BiasedLock;
 use headwater_host::fork::ProcessGeneration;
 use headwater_host::reservation::{PAGE_BYTES, PageSpan, PageTable};
-use headwater_host::sync::{AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering};
+use headwater_host::sync::{AtomicU64, AtomicUsize, Mutex, MutexGuard};
 use headwater_host::width::to_usize;
 use std::sync::PoisonError;
 
@@ -83,8 +84,8 @@ pub(super) struct PoolState {
     slots: Mutex<ThreadSlots>,
     pub(super) wait_queue: WaitQueue<WaitRequest, Result<WaitGrant, PoolError>>,
     pub(super) budget: PinBudget,
-    /// Quota given to caches, in bytes.
-    pub(super) quota: AtomicUsize,
+    /// The parts of the limit for all caches.
+    pub(super) quota: CacheQuota,
     /// The size m of the next chunk.
     pub(super) chunk_bytes: AtomicUsize,
     pub(super) chunk_sizing: Mutex<ChunkSizing>,
@@ -125,7 +126,7 @@ impl PoolState {
             slots: Mutex::new(ThreadSlots::default()),
             wait_queue: WaitQueue::new(),
             budget: PinBudget::new(config.cap),
-            quota: AtomicUsize::new(0),
+            quota: CacheQuota::new(),
             chunk_bytes: AtomicUsize::new(config.chunk),
             chunk_sizing: Mutex::new(ChunkSizing::new(config.chunk_rule)),
             quarantined_bytes: AtomicU64::new(0),
@@ -212,17 +213,42 @@ impl PoolState {
             let visited = slot.0.with_value(|cache| {
                 let arena = cache.arena();
                 if which == CacheSelection::Idle && !cache.take_idle() {
-                    return (arena, 0);
+                    return (arena, None);
                 }
                 (arena, cache.drain_all(arena, &mut spans))
             });
             // Where the kernel refuses the fence, only the owner thread can access its cache until it ends.
             let Ok((arena, quota)) = visited else { continue };
-            self.quota.fetch_sub(quota, Ordering::Relaxed);
+            self.quota.end(quota);
             any |= !spans.is_empty();
             self.release_without_serving(arena, spans);
         }
         any
+    }
+
+    /// Takes from every cache what it has above an equal share of the limit, if this cache has less than a share and
+    /// the number of caches changed since it asked last.
+    pub(super) fn level_caches(&'static self) {
+        let share = with_cache(self, |cache| {
+            let sharing = self.quota.sharing();
+            let share = self.cache_limit() / sharing;
+            (cache.quota() < share && cache.note_question(sharing)).then_some(share)
+        });
+        let Some(share) = share.flatten() else { return };
+        let slots = locked(&self.slots).all.clone();
+        for slot in slots {
+            let mut spans = Vec::new();
+            let visited = slot.0.with_value(|cache| (cache.arena(), cache.shrink_to(share, &mut spans)));
+            // As in `drain_caches`.
+            let Ok((arena, bytes)) = visited else { continue };
+            self.quota.shrink(bytes);
+            self.release_without_serving(arena, spans);
+        }
+    }
+
+    /// Returns the limit for all caches together, in bytes.
+    pub(super) fn cache_limit(&self) -> usize {
+        self.budget.cap() / 1_000 * self.config.cache_per_mille as usize
     }
 
     /// Returns a cache slot for a new thread.
@@ -242,13 +268,13 @@ impl PoolState {
         &'static self,
         slot: &'static ThreadSlot,
         arena: usize,
-        quota: usize,
+        quota: Option<usize>,
         spans: Vec<PageSpan>,
     ) {
         if !self.is_current_process() {
             return;
         }
-        self.quota.fetch_sub(quota, Ordering::Relaxed);
+        self.quota.end(quota);
         locked(&self.slots).spare.push(slot);
         self.release_spans(arena, spans);
     }
