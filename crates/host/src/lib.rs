@@ -14,6 +14,8 @@ pub mod client_eventfd;
 pub mod clock;
 pub mod copy;
 pub mod device_ring;
+#[cfg(not(loom))]
+pub mod dsa;
 pub mod fault_guard;
 pub mod file;
 pub mod fork;

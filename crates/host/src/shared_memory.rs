@@ -228,7 +228,7 @@ impl SharedMemory {
     /// Returns the region's first address in this process, to be given to a device. It grants no access to the bytes.
     #[must_use]
     pub fn address(&self) -> usize {
-        self.mapping.start.addr().get()
+        self.mapping.start.expose_provenance().get()
     }
 
     /// Returns true if another process can take pages away. An access to such a page reads zeroes.
