@@ -9,13 +9,13 @@
 //!
 //! # Engines
 //! The CPU does every job of a mover without channels. [`Mover::with_channels`] has some beside it: the [`policy`] decides
-//! which of them does a job, or which steps of it. A [`SoftwareChannel`] is a thread.
-//!
-//! # What this does not do
-//! It has no channel to a DMA engine yet.
+//! which of them does a job, or which steps of it. A [`SoftwareChannel`] is a thread; a `DsaChannel` gives jobs to the work
+//! queue of a DSA device, and was not yet run on silicon.
 
 mod channel;
 mod counters;
+#[cfg(not(loom))]
+mod dsa_channel;
 mod engines;
 mod error;
 mod job;
@@ -30,6 +30,8 @@ mod tests;
 
 pub use channel::{ChannelRefusal, EndedJob, JobEnd, MoveChannel, RefusedJob};
 pub use counters::{ChannelCounters, LARGE_JOB_BYTES, MoverCounters};
+#[cfg(not(loom))]
+pub use dsa_channel::{DsaChannel, DsaChannelError, DsaConfig, DsaCounters, DsaCountersReader};
 pub use error::{InvalidStep, JobNotStarted, StartRefusal};
 pub use job::{CacheIntent, MemoryPlace, MemoryRange, MoveDurability, MoveJob, MoveStep, StepResult};
 pub use memory::MoveMemory;

@@ -14,6 +14,9 @@ use headwater_host::clock::{Clock, Nanos};
 use headwater_host::copy::persist::{DrainPromise, WriteBackInstruction, write_back_instruction};
 use headwater_host::shared_memory::SharedMemory;
 
+#[path = "mover/dsa.rs"]
+mod dsa;
+
 fn noise(bytes: usize, random: &mut fastrand::Rng) -> Vec<u8> {
     (0..bytes).map(|_| random.u8(..)).collect()
 }
@@ -187,27 +190,28 @@ fn jobs_split_over_channels_move_what_a_byte_loop_moves() {
 }
 
 fn check_jobs(mover: &mut Mover) {
-    for seed in 0..400 {
-        let mut random = fastrand::Rng::with_seed(seed);
-        let is_persistent = random.bool();
-        let mut job = MoveJob::new()
-            .with_durability(if is_persistent { MoveDurability::Persistent } else { MoveDurability::Visible })
-            .with_cache_intent(if random.bool() { CacheIntent::NotSoon } else { CacheIntent::ReadSoon });
-        let mut memories = AllMemories::new(&mut job, &mut random);
-        let mut results = Vec::new();
-        for _ in 0..random.usize(..20) {
-            let (step, result) = draw(&mut memories.expected, &mut random, is_persistent);
-            job.add_step(step);
-            results.push(result);
-        }
-        mover.run(&mut job).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
-        assert_eq!(job.results(), results, "seed {seed}");
-        let has_instruction = write_back_instruction() != WriteBackInstruction::Unavailable;
-        let promise =
-            if has_instruction { DrainPromise::PersistenceDomain } else { DrainPromise::VisibleOnly };
-        assert_eq!(job.promise(), is_persistent.then_some(promise), "seed {seed}");
-        memories.check(job, seed);
+    (0..400).for_each(|seed| check_job(mover, seed));
+}
+
+fn check_job(mover: &mut Mover, seed: u64) {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let is_persistent = random.bool();
+    let mut job = MoveJob::new()
+        .with_durability(if is_persistent { MoveDurability::Persistent } else { MoveDurability::Visible })
+        .with_cache_intent(if random.bool() { CacheIntent::NotSoon } else { CacheIntent::ReadSoon });
+    let mut memories = AllMemories::new(&mut job, &mut random);
+    let mut results = Vec::new();
+    for _ in 0..random.usize(..20) {
+        let (step, result) = draw(&mut memories.expected, &mut random, is_persistent);
+        job.add_step(step);
+        results.push(result);
     }
+    mover.run(&mut job).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+    assert_eq!(job.results(), results, "seed {seed}");
+    let has_instruction = write_back_instruction() != WriteBackInstruction::Unavailable;
+    let promise = if has_instruction { DrainPromise::PersistenceDomain } else { DrainPromise::VisibleOnly };
+    assert_eq!(job.promise(), is_persistent.then_some(promise), "seed {seed}");
+    memories.check(job, seed);
 }
 
 #[test]

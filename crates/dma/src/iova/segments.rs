@@ -5,7 +5,7 @@
 
 use super::{ClientRegion, Iova, IovaRange, RegionAccess};
 use headwater_host::copy::crc32c;
-use headwater_host::shared_memory::OutOfRegion;
+use headwater_host::shared_memory::{OutOfRegion, SharedMemory};
 use std::sync::Arc;
 
 /// An error for memory that the device has no mapping of.
@@ -156,6 +156,19 @@ impl ClientSegments {
             }
         }
         part
+    }
+
+    /// Returns the piece that has the byte at offset `skip`: its region, the offset of the byte there, and the bytes of the piece
+    /// from it on. `None` behind the end, and for discarded bytes.
+    #[must_use]
+    pub fn piece_at(&self, skip: usize) -> Option<(&SharedMemory, usize, usize)> {
+        let behind = self.pieces_before(skip);
+        let mut pieces = self.first.iter().chain(self.rest.get(behind..)?);
+        let here =
+            |piece: &&ClientSegment| (piece.data_offset..piece.data_offset + piece.bytes).contains(&skip);
+        let piece = pieces.find(here)?;
+        let jump = skip - piece.data_offset;
+        Some((&piece.region.as_ref()?.memory, piece.offset + jump, piece.bytes - jump))
     }
 
     /// Appends the device addresses of the range to `into`, in data order. They exist for regions registered [with a

@@ -34,6 +34,45 @@ pub(super) fn run(job: &mut MoveJob) {
     }
 }
 
+/// Does one step over the memories of a job, which has no such step itself: a part of one that an engine left.
+pub(super) fn run_part(job: &mut MoveJob, part: &MoveStep) -> StepResult {
+    let MoveJob { memories, durability, cache_intent, .. } = job;
+    let mut run = StepRun {
+        memories,
+        durability: *durability,
+        cache_intent: *cache_intent,
+        streaming: StreamingCopies::default(),
+        persistent: PersistentCopies::default(),
+        is_flushed: false,
+    };
+    let result = run.step(part);
+    run.streaming.fence();
+    result
+}
+
+/// Gives the guarantee of a job for the steps that have a result, which another engine did.
+pub(super) fn flush_done(job: &mut MoveJob) {
+    let MoveJob { memories, steps, results, durability, cache_intent, promise } = job;
+    let done = &steps[..results.len()];
+    let is_persistent = *durability == MoveDurability::Persistent;
+    if !is_persistent && !done.iter().any(|step| matches!(step, MoveStep::Flush { .. })) {
+        return;
+    }
+    let mut run = StepRun {
+        memories,
+        durability: *durability,
+        cache_intent: *cache_intent,
+        streaming: StreamingCopies::default(),
+        persistent: PersistentCopies::default(),
+        is_flushed: true,
+    };
+    if is_persistent {
+        done.iter().for_each(|step| step.for_each_write(|range| run.flush(range)));
+    }
+    run.persistent.flush(&[]);
+    *promise = Some(run.persistent.drain());
+}
+
 const BEYOND_CAPACITY: &str = "a checked step extends a vector beyond its capacity";
 
 /// The steps of one job.

@@ -68,9 +68,9 @@ fn wait(queue: &mut DsaQueue<TestMemories>) -> EndedWork<TestMemories> {
 }
 
 /// Faults by the number of a descriptor.
-struct Planned(Vec<(u64, PortalFault)>);
+struct PlannedFaults(Vec<(u64, PortalFault)>);
 
-impl FaultSource for Planned {
+impl FaultSource for PlannedFaults {
     fn fault(&mut self, nth: u64, _opcode: Option<DsaOpcode>) -> PortalFault {
         self.0.iter().find(|(planned, _)| *planned == nth).map_or(PortalFault::None, |(_, fault)| *fault)
     }
@@ -185,7 +185,7 @@ fn operations_outside_their_memory_are_refused_and_the_work_returns() {
 #[test]
 fn work_of_a_late_descriptor_is_owned_until_the_drain_and_the_late_write_reaches_it() {
     for fault in [PortalFault::Late, PortalFault::Reordered] {
-        let mut queue = queue(KIND, Planned(vec![(0, fault)]));
+        let mut queue = queue(KIND, PlannedFaults(vec![(0, fault)]));
         let work = TestMemories::new(&[64, 64]);
         let (freed, source) = (Arc::clone(&work.freed), work.own[0].clone());
         let copy = DsaOperation::Move { from: place(0, 0), to: place(1, 0), bytes: 64 };
@@ -201,7 +201,7 @@ fn work_of_a_late_descriptor_is_owned_until_the_drain_and_the_late_write_reaches
 #[test]
 fn lost_work_returns_after_a_drain_and_that_of_a_dead_device_after_its_stop() {
     for (fault, dies) in [(PortalFault::Lost, false), (PortalFault::Dies, true)] {
-        let mut queue = queue(KIND, Planned(vec![(0, fault)]));
+        let mut queue = queue(KIND, PlannedFaults(vec![(0, fault)]));
         let fill = queued(DsaOperation::Fill { to: place(0, 0), bytes: 10, value: 1 });
         queue.submit(5, TestMemories::new(&[10]), &[fill]).unwrap();
         queue.drain().unwrap();
@@ -221,7 +221,7 @@ fn a_queue_that_is_dropped_frees_its_work_only_after_the_device_was_stopped() {
     for fault in
         [PortalFault::None, PortalFault::Late, PortalFault::Lost, PortalFault::Dies, PortalFault::Reordered]
     {
-        let mut queue = queue(KIND, Planned(vec![(0, fault)]));
+        let mut queue = queue(KIND, PlannedFaults(vec![(0, fault)]));
         let work = TestMemories::new(&[60_000, 60_000]);
         let freed = Arc::clone(&work.freed);
         let copy = queued(DsaOperation::Move { from: place(0, 0), to: place(1, 0), bytes: 60_000 });
@@ -235,8 +235,10 @@ fn a_queue_that_is_dropped_frees_its_work_only_after_the_device_was_stopped() {
 #[test]
 fn a_dedicated_queue_is_never_overfilled_and_a_shared_one_answers() {
     let fill = queued(DsaOperation::Fill { to: place(0, 0), bytes: 10, value: 1 });
-    let mut dedicated =
-        queue(PortalKind { size: 4, ..KIND }, Planned((0..9).map(|nth| (nth, PortalFault::Late)).collect()));
+    let mut dedicated = queue(
+        PortalKind { size: 4, ..KIND },
+        PlannedFaults((0..9).map(|nth| (nth, PortalFault::Late)).collect()),
+    );
     let mut accepted = 0;
     let refused = loop {
         match dedicated.submit(accepted, TestMemories::new(&[10]), &[fill]) {
@@ -276,7 +278,7 @@ fn a_fence_orders_a_batch_and_ends_it_behind_a_failure() {
         [(PortalFault::Reordered, true), (PortalFault::Status(0x20), false), (PortalFault::Lost, false)]
     {
         // The batch itself is descriptor 0.
-        let mut queue = queue(KIND, Planned(vec![(1, fault)]));
+        let mut queue = queue(KIND, PlannedFaults(vec![(1, fault)]));
         let work = TestMemories::new(&[64, 64, 64]);
         let before = work.own.clone();
         queue.submit(1, work, &[queued(copy(0, 1)), fenced]).unwrap();

@@ -1,0 +1,226 @@
+//! Plans a round: the next pieces of a job, which the device gets together.
+//!
+//! Input: a job, and the limits of a queue. Output: operations, and the pieces of steps that they do. Invariant: a piece lies in
+//! one consecutive range of each of its memories; a piece that needs what an earlier one of its round writes, or writes what an
+//! earlier one needs, has a fence.
+
+use super::super::job::{CacheIntent, MemoryPlace, MemoryRange, MoveDurability, MoveStep};
+use super::super::memory::MoveMemory;
+use super::channel_job::{ChannelJob, PlannedPiece, part_of};
+use headwater_host::dsa::{
+    CacheTarget, DsaOpcode, DsaOpcodeSet, DsaOperation, OperationFence, QueueLimits, QueuedOperation,
+    WorkBytes, WorkMemory as _, WorkPlace,
+};
+
+/// The most operations of a round: each is compared with all before it.
+const OPERATIONS_MAX: usize = 64;
+/// The low bits in which the targets of a dualcast are alike.
+const DUALCAST_BITS: usize = 0xFFF;
+
+/// The plan of a round.
+#[derive(Debug)]
+pub(super) enum RoundPlan {
+    /// The device does these operations.
+    Operations(Vec<QueuedOperation>),
+    /// The CPU does so many bytes of the present step first: the device cannot.
+    CpuFirst(usize),
+}
+
+/// A planner of one round.
+pub(super) struct RoundPlanner<'a> {
+    pub(super) work: &'a mut ChannelJob,
+    pub(super) limits: QueueLimits,
+    pub(super) opcodes: DsaOpcodeSet,
+    /// For each memory the first one that is the same.
+    pub(super) same: Vec<usize>,
+    operations: Vec<QueuedOperation>,
+    /// The pieces since the last fence, as steps.
+    unordered: Vec<MoveStep>,
+    /// The comparisons of the round. The CPU looks again where one found a difference: nothing may have changed until then.
+    comparisons: Vec<MoveStep>,
+}
+
+impl<'a> RoundPlanner<'a> {
+    pub(super) fn new(work: &'a mut ChannelJob, limits: QueueLimits, opcodes: DsaOpcodeSet) -> Self {
+        let memories = &work.job.memories;
+        let first_same = |nth: usize| match &memories[nth] {
+            shared @ MoveMemory::Shared(_) => memories[..nth].iter().position(|other| other.is_same(shared)),
+            _ => None,
+        };
+        let same = (0..memories.len()).map(|nth| first_same(nth).unwrap_or(nth)).collect();
+        Self {
+            work,
+            limits,
+            opcodes,
+            same,
+            operations: Vec::new(),
+            unordered: Vec::new(),
+            comparisons: Vec::new(),
+        }
+    }
+
+    /// Plans the next round of a job that is not done.
+    pub(super) fn plan(mut self) -> RoundPlan {
+        self.work.round.clear();
+        let (mut step, mut at) = (self.work.step(), self.work.offset);
+        while let Some(described) = self.work.job.steps.get(step).copied() {
+            let rest = described.bytes() - at;
+            described.for_each_write(|range| self.work.extend_to(range));
+            let bytes = self.piece_bytes(&part_of(&described, at, rest));
+            let part = part_of(&described, at, bytes);
+            let Some(operations) = self.operations_of(&part) else {
+                if self.operations.is_empty() {
+                    return RoundPlan::CpuFirst(bytes);
+                }
+                break;
+            };
+            let is_fenced = self.unordered.iter().any(|earlier| self.meets(earlier, &part));
+            let changes_compared = self.comparisons.iter().any(|earlier| self.meets(earlier, &part));
+            if changes_compared
+                || is_fenced && !self.has_batches()
+                || self.operations.len() + operations.len() > self.room()
+            {
+                break;
+            }
+            let first = self.operations.len();
+            for (nth, (operation, fence)) in operations.into_iter().enumerate() {
+                let fence = if is_fenced && nth == 0 { OperationFence::AfterEarlier } else { fence };
+                if fence == OperationFence::AfterEarlier {
+                    self.unordered.clear();
+                }
+                self.operations.push(QueuedOperation { operation, fence, cache: self.cache_target() });
+            }
+            self.unordered.push(part);
+            if matches!(part, MoveStep::Compare { .. }) {
+                self.comparisons.push(part);
+            }
+            let operations = first..self.operations.len();
+            self.work.round.push(PlannedPiece { at, bytes, step, operations });
+            at += bytes;
+            if at == described.bytes() {
+                (step, at) = (step + 1, 0);
+            }
+        }
+        RoundPlan::Operations(self.operations)
+    }
+
+    fn has_batches(&self) -> bool {
+        self.limits.batch_max > 1
+    }
+
+    /// Returns the most operations of a round.
+    fn room(&self) -> usize {
+        let most = if self.has_batches() { self.limits.batch_max } else { self.limits.entries };
+        most.min(OPERATIONS_MAX)
+    }
+
+    fn cache_target(&self) -> CacheTarget {
+        let job = &self.work.job;
+        let is_read_soon =
+            job.cache_intent == CacheIntent::ReadSoon && job.durability == MoveDurability::Visible;
+        if is_read_soon { CacheTarget::Cache } else { CacheTarget::Memory }
+    }
+
+    /// Returns the bytes at the start of a part that lie in one piece of each memory, at most those of an operation. Bytes that
+    /// no device can access count as one piece.
+    fn piece_bytes(&mut self, part: &MoveStep) -> usize {
+        let mut bytes =
+            part.bytes().min(usize::try_from(self.limits.transfer_bytes_max).unwrap_or(usize::MAX));
+        let mut shorten = |range: MemoryRange| {
+            if let Some((_, found)) = self.address(range.start) {
+                bytes = bytes.min(found);
+            }
+        };
+        part.for_each_read(&mut shorten);
+        part.for_each_write(&mut shorten);
+        bytes
+    }
+
+    /// Returns the address of a place, and the bytes from there on that are consecutive.
+    fn address(&mut self, place: MemoryPlace) -> Option<(usize, usize)> {
+        let found = match self.work.piece(place.memory, place.offset)? {
+            WorkBytes::Writable(bytes) => (bytes.as_ptr().addr(), bytes.len()),
+            WorkBytes::ReadOnly(bytes) => (bytes.as_ptr().addr(), bytes.len()),
+            WorkBytes::Shared { region, offset, bytes } => (region.address() + offset, bytes),
+        };
+        (found.1 > 0).then_some(found)
+    }
+
+    /// Returns the operations that do a part which lies in one piece of each memory; `None` if the device cannot.
+    fn operations_of(&mut self, part: &MoveStep) -> Option<Vec<(DsaOperation, OperationFence)>> {
+        let bytes = u32::try_from(part.bytes()).ok().filter(|bytes| *bytes > 0)?;
+        let mut is_reachable = true;
+        let mut reach = |range: MemoryRange| is_reachable &= self.address(range.start).is_some();
+        part.for_each_read(&mut reach);
+        part.for_each_write(&mut reach);
+        if !is_reachable {
+            return None;
+        }
+        let operation = match *part {
+            MoveStep::Copy { from, to } => {
+                DsaOperation::Move { from: place(from.start), to: place(to), bytes }
+            }
+            MoveStep::CopyCrc32c { from, to, seed } => {
+                DsaOperation::MoveCrc { from: place(from.start), to: place(to), bytes, seed }
+            }
+            MoveStep::Dualcast { from, to } => return self.dualcast(from, to, bytes),
+            MoveStep::Fill { to, value } => DsaOperation::Fill { to: place(to.start), bytes, value },
+            MoveStep::Compare { range, with } => {
+                DsaOperation::Compare { one: place(range.start), other: place(with), bytes }
+            }
+            MoveStep::Crc32c { of, seed } => DsaOperation::Crc { of: place(of.start), bytes, seed },
+            MoveStep::Flush { of } => DsaOperation::Flush { of: place(of.start), bytes },
+        };
+        let is_known = self.opcodes.contains(operation.opcode());
+        is_known.then(|| vec![(operation, OperationFence::Unordered)])
+    }
+
+    /// Returns the operations of a dualcast: one if the targets are aligned alike, else two copies. Memory that a client may
+    /// change in between is read once, so that both copies are alike.
+    fn dualcast(
+        &mut self,
+        from: MemoryRange,
+        [first, second]: [MemoryPlace; 2],
+        bytes: u32,
+    ) -> Option<Vec<(DsaOperation, OperationFence)>> {
+        let (one, other) = (self.address(first)?.0, self.address(second)?.0);
+        if one & DUALCAST_BITS == other & DUALCAST_BITS && self.opcodes.contains(DsaOpcode::Dualcast) {
+            let operation =
+                DsaOperation::Dualcast { from: place(from.start), to: [place(first), place(second)], bytes };
+            return Some(vec![(operation, OperationFence::Unordered)]);
+        }
+        if !self.opcodes.contains(DsaOpcode::MemoryMove) || self.room() < 2 {
+            return None;
+        }
+        let copy = |from, to| DsaOperation::Move { from: place(from), to: place(to), bytes };
+        let is_own = |place: MemoryPlace| self.work.job.memories[place.memory].own_bytes().is_some();
+        let (again, fence) = if is_own(from.start) {
+            (from.start, OperationFence::Unordered)
+        } else if is_own(first) && self.has_batches() {
+            (first, OperationFence::AfterEarlier)
+        } else {
+            return None;
+        };
+        Some(vec![(copy(from.start, first), OperationFence::Unordered), (copy(again, second), fence)])
+    }
+
+    /// Returns true if the order of two parts matters.
+    fn meets(&self, one: &MoveStep, other: &MoveStep) -> bool {
+        let is_met = |a: MemoryRange, b: MemoryRange| {
+            self.same[a.start.memory] == self.same[b.start.memory]
+                && a.start.offset < b.start.offset + b.bytes
+                && b.start.offset < a.start.offset + a.bytes
+        };
+        let mut meets = false;
+        one.for_each_write(|a| {
+            other.for_each_read(|b| meets |= is_met(a, b));
+            other.for_each_write(|b| meets |= is_met(a, b));
+        });
+        one.for_each_read(|a| other.for_each_write(|b| meets |= is_met(a, b)));
+        meets
+    }
+}
+
+fn place(place: MemoryPlace) -> WorkPlace {
+    WorkPlace { memory: place.memory, offset: place.offset }
+}
