@@ -11,6 +11,9 @@
 //! # What this does not do
 //! It decides nothing: when to retry, what to do about a fault, and which work is worth a device belong to the caller.
 
+/// The label of everything that names a DSA device.
+pub const NOT_RUN_ON_SILICON: &str = "not yet run on silicon";
+
 mod completion;
 mod descriptor;
 mod discovery;

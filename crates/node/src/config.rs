@@ -76,6 +76,8 @@ pub struct ConfigOverrides {
     pub memory: Option<ByteSize>,
     /// Threads that move the bytes of large values beside the core.
     pub mover_threads: Option<u8>,
+    /// True to let work queues of DSA devices move bytes too.
+    pub mover_dsa: Option<bool>,
     /// Durability of every namespace that has no table of its own in the file.
     pub durability: Option<DurabilityMode>,
     /// Path of the ready file.
@@ -118,6 +120,8 @@ pub struct NodeConfig {
     pub memory: ByteSize,
     /// Threads that move the bytes of large values beside the core, at most [`CHANNELS_MAX`].
     pub mover_threads: u8,
+    /// True to let work queues of DSA devices move bytes too. Not yet run on silicon.
+    pub mover_dsa: bool,
     /// Durability of each namespace.
     pub durability: [Durability; NAMESPACES],
     /// Path of the ready file.
@@ -260,6 +264,7 @@ impl NodeConfig {
             capacity: over.capacity.or(from_file.capacity),
             memory: over.memory.or(from_file.memory).unwrap_or(MEMORY_DEFAULT),
             mover_threads: over.mover_threads.or(from_file.mover_threads).unwrap_or(0),
+            mover_dsa: over.mover_dsa.or(from_file.mover_dsa).unwrap_or(false),
             durability,
             ready_file: over.ready_file.or(from_file.ready_file),
             accept_loss: over.accept_loss,
@@ -298,6 +303,7 @@ fn setting_without_effect(over: &ConfigOverrides, file: &file::FileConfig) -> Op
         ("accept-loss", over.accept_loss.is_some()),
         ("memory", over.memory.or(file.memory).is_some()),
         ("mover-threads", over.mover_threads.or(file.mover_threads).is_some()),
+        ("mover-dsa", over.mover_dsa.or(file.mover_dsa).is_some()),
         ("durability", over.durability.is_some() || file.durability.is_some() || !file.namespace.is_empty()),
     ];
     given.into_iter().find_map(|(setting, is_given)| is_given.then_some(setting))

@@ -6,6 +6,7 @@
 pub mod device_scan;
 pub mod machine;
 pub mod memory;
+pub mod mover;
 pub mod storage;
 pub mod tiers;
 

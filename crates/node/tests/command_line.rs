@@ -155,6 +155,79 @@ fn server_that_is_not_resp_is_detected() {
     server.join().unwrap();
 }
 
+/// Runs a node that wants work queues of DSA devices below `root`, and returns its complaint.
+fn refused_work_queues(root: &Path, more: &[&str]) -> String {
+    let data = root.join("data");
+    let output = Command::new(env!("CARGO_BIN_EXE_headwater"))
+        .args(["serve", "--data", data.to_str().unwrap(), "--capacity", "32MiB", "--resp", "127.0.0.1:0"])
+        .args(["--metrics", "127.0.0.1:0"])
+        .args(more)
+        .env("HEADWATER_DSA_ROOT", root)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", complaint(&output));
+    complaint(&output)
+}
+
+/// Makes the folders of a DSA device with one user queue, whose file does not exist.
+fn make_work_queue(root: &Path) {
+    let device = root.join("sys/bus/dsa/devices/dsa0");
+    let queue = device.join("wq0.0");
+    std::fs::create_dir_all(&queue).unwrap();
+    std::fs::write(device.join("op_cap"), "0x1003f03ff 0x0 0x0 0x0").unwrap();
+    for (name, text) in [
+        ("state", "enabled"),
+        ("type", "user"),
+        ("mode", "shared"),
+        ("size", "16"),
+        ("max_transfer_size", "2097152"),
+        ("max_batch_size", "32"),
+    ] {
+        std::fs::write(queue.join(name), text).unwrap();
+    }
+}
+
+#[test]
+fn a_node_that_wants_work_queues_does_not_start_without_one_and_says_what_to_do() {
+    let root = tempfile::tempdir().unwrap();
+    let complaint = refused_work_queues(root.path(), &["--mover-dsa"]);
+    assert!(complaint.contains("mover-dsa") && complaint.contains("modprobe idxd"), "{complaint}");
+    assert!(!root.path().join("data/flash").exists(), "nothing was created");
+    make_work_queue(root.path());
+    let config = config(root.path(), "version = 1\nmover-dsa = true\n");
+    let complaint = refused_work_queues(root.path(), &["--config", &config]);
+    // The processor lacks the instruction, or the file is missing.
+    assert!(complaint.contains("no work queue can be used"), "{complaint}");
+    assert!(complaint.contains("ENQCMD") || complaint.contains("accel-config enable-wq"), "{complaint}");
+    std::fs::write(root.path().join("sys/bus/dsa/devices/dsa0/wq0.0/state"), "disabled").unwrap();
+    let complaint = refused_work_queues(root.path(), &["--mover-dsa"]);
+    assert!(complaint.contains("wq0.0: its state is disabled"), "{complaint}");
+    assert!(complaint.contains("accel-config config-wq"), "{complaint}");
+}
+
+#[test]
+fn doctor_lists_copies_and_work_queues_for_the_mover() {
+    let root = tempfile::tempdir().unwrap();
+    make_work_queue(root.path());
+    let doctor = |more: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_headwater"))
+            .args(["doctor", "--mover"])
+            .args(more)
+            .env("HEADWATER_DSA_ROOT", root.path())
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(0), "{}", complaint(&output));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let text = doctor(&[]);
+    assert!(text.contains("sw channel") && text.contains("not yet run on silicon"), "{text}");
+    assert!(text.contains("wq0.0") && text.contains("shared, 16 entries"), "{text}");
+    let json: serde_json::Value = serde_json::from_str(&doctor(&["--json"])).unwrap();
+    assert_eq!(json["rows"].as_array().map(Vec::len), Some(6));
+    assert!(json["rows"][0]["cached_ns"].as_u64() > Some(0));
+}
+
 #[test]
 fn doctor_prints_json_and_completions_print_a_script() {
     let dir = tempfile::tempdir().unwrap();

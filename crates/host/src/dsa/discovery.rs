@@ -27,9 +27,17 @@ pub struct DsaRoots {
     pub files: PathBuf,
 }
 
+impl DsaRoots {
+    /// Returns the folders below another root than `/`.
+    #[must_use]
+    pub fn below(root: &Path) -> Self {
+        Self { devices: root.join("sys/bus/dsa/devices"), files: root.join("dev/dsa") }
+    }
+}
+
 impl Default for DsaRoots {
     fn default() -> Self {
-        Self { devices: "/sys/bus/dsa/devices".into(), files: "/dev/dsa".into() }
+        Self::below(Path::new("/"))
     }
 }
 
@@ -287,6 +295,12 @@ fn read_queue(id: WorkQueueId, device: &Path, roots: &DsaRoots) -> Result<WorkQu
 #[cfg(not(loom))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn folders_are_those_of_the_driver() {
+        let roots = DsaRoots::default();
+        assert_eq!((roots.devices, roots.files), ("/sys/bus/dsa/devices".into(), "/dev/dsa".into()));
+    }
 
     /// Returns the folders of a made tree.
     fn roots(root: &Path) -> DsaRoots {

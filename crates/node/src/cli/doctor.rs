@@ -4,6 +4,7 @@
 
 use super::failure::{CommandFailure, write_json, write_line};
 use crate::doctor::memory::MemoryReport;
+use crate::doctor::mover::MoverReport;
 use crate::doctor::{FindingVerdict, examine};
 use clap::Args;
 use std::path::PathBuf;
@@ -20,6 +21,9 @@ pub struct DoctorArgs {
     /// Show the cost of pinning memory and of copying it on this machine, and which sizes go to which tier
     #[arg(long)]
     memory: bool,
+    /// Show how fast the CPU and a software channel copy on this machine, and the channels that the mover would use
+    #[arg(long, conflicts_with = "memory")]
+    mover: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -32,6 +36,14 @@ pub struct DoctorArgs {
 pub fn run(args: &DoctorArgs) -> Result<(), CommandFailure> {
     let findings = if args.memory {
         let report = MemoryReport::measure();
+        if args.json {
+            write_json(&report)?;
+        } else {
+            write_line(&report.to_string())?;
+        }
+        report.findings
+    } else if args.mover {
+        let report = MoverReport::measure();
         if args.json {
             write_json(&report)?;
         } else {

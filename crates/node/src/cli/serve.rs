@@ -84,6 +84,10 @@ pub struct ServeArgs {
     /// Threads that move the bytes of large values beside the core, each on a core of its own: 0 to 16 [default: 0]
     #[arg(long, value_name = "N")]
     mover_threads: Option<u8>,
+    /// Let the work queues of DSA devices move the bytes of large values beside the core; not yet run on silicon
+    /// (`headwater doctor --mover` lists the queues)
+    #[arg(long)]
+    mover_dsa: bool,
     /// Configuration file; flags override it
     #[arg(long, value_name = "FILE.toml")]
     config: Option<PathBuf>,
@@ -116,6 +120,7 @@ pub fn run(args: ServeArgs) -> Result<(), CommandFailure> {
         capacity: args.capacity,
         memory: args.memory,
         mover_threads: args.mover_threads,
+        mover_dsa: args.mover_dsa.then_some(true),
         durability: args.durability,
         ready_file: args.ready_file,
         accept_loss: args.accept_loss,

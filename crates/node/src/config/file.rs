@@ -53,6 +53,8 @@ pub struct FileConfig {
     pub memory: Option<ByteSize>,
     /// Threads that move the bytes of large values beside the core.
     pub mover_threads: Option<u8>,
+    /// True to let work queues of DSA devices move bytes too.
+    pub mover_dsa: Option<bool>,
     /// Durability of every namespace that has no table of its own.
     pub durability: Option<DurabilityMode>,
     /// Path of the ready file.

@@ -6,10 +6,9 @@
 use crate::check::{CheckReport, check};
 use crate::config::{ByteSize, FRAME_BYTES, NodeConfig, PasswordFile, default_capacity, read_password};
 use crate::daemon::data_dir::DataDir;
+use crate::daemon::node_mover::open_mover;
 use crate::daemon::serve::{OpenedNode, RecoveryProgress, calibrated_spin};
 use headwater_dma::frame::FramePool;
-use headwater_dma::mover::policy::{MoveDirection, PolicyConfig};
-use headwater_dma::mover::{LARGE_JOB_BYTES, MoveChannel, Mover, SoftwareChannel};
 use headwater_dma::pool::Pool;
 use headwater_dma::pool::calibration::check_tiers_variable;
 use headwater_frontend::attach::grant_file::GRANTS_FILE;
@@ -20,7 +19,7 @@ use headwater_frontend::front_end::FrontEnd;
 use headwater_frontend::nvme_tcp::{NvmeTcpConfig, NvmeTcpFrontEnd};
 use headwater_frontend::resp::{GivenPassword, KEPT_SETTINGS_FILE, RespConfig, RespFrontEnd};
 use headwater_frontend::vfio_user::VfioUserFrontEnd;
-use headwater_host::clock::{Clock, Nanos};
+use headwater_host::clock::Clock;
 use headwater_host::width::{narrow, to_usize};
 use headwater_io::nvme_tcp::key_file;
 use headwater_ssd::command::FrontEndId;
@@ -237,26 +236,15 @@ pub fn open_node(
         nvme_tcp = Some(front_end.local_addr());
         front_ends.push(Box::new(front_end));
     }
+    let spin = calibrated_spin(clock);
+    let mover = open_mover(config, clock, spin)?;
     let pool = open_pool(config)?;
     let ticker = pool.ticker().map_err(|error| format!("cannot start the pool's timer thread: {error}"))?;
     let mut device = open_device(directory, config, &pool, clock, progress)?;
     tracing::info!(ring = ?device.media().ring_kind(), mode = ?device.media().mode(), "flash is open");
     let capacity = flash_bytes(device.media().geometry().blocks);
-    let spin = calibrated_spin(clock);
-    device.set_mover(open_mover(config.mover_threads, clock, spin)?);
+    device.set_mover(mover);
     Ok(OpenedNode { device, front_ends, resp: resp_address, nvme_tcp, capacity, spin, pool, ticker })
-}
-
-/// Starts the threads of a mover.
-fn open_mover(threads: u8, clock: Clock, spin: Nanos) -> Result<Mover, String> {
-    let start =
-        |_| SoftwareChannel::start(clock, spin).map(|channel| Box::new(channel) as Box<dyn MoveChannel>);
-    let channels = (0..threads).map(start).collect::<Result<_, _>>().map_err(|error| error.to_string())?;
-    let policy = PolicyConfig {
-        threshold_bytes: [LARGE_JOB_BYTES as u64; MoveDirection::ALL.len()],
-        ..PolicyConfig::of_software_channels()
-    };
-    Ok(Mover::with_channels(channels, policy, clock))
 }
 
 fn given_password(file: &PasswordFile) -> Result<GivenPassword, String> {

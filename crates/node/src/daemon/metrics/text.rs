@@ -116,7 +116,7 @@ impl SnapshotCollector {
         counter(
             encoder,
             "moved_on_channels_bytes",
-            "Bytes of values that threads of the mover were given",
+            "Bytes of values that threads and work queues of the mover were given",
             channels.channel_bytes,
         )?;
         let undone = [

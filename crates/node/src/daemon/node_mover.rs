@@ -1,0 +1,77 @@
+//! The mover of a node, and its channels.
+//!
+//! Input: the configuration. Output: a mover with a channel for each thread and each work queue of a DSA device. Invariant: a
+//! node that was told to use work queues starts only if it has one.
+
+use crate::config::NodeConfig;
+use headwater_dma::mover::policy::{CHANNELS_MAX, MoveDirection, PolicyConfig};
+use headwater_dma::mover::{DsaChannel, DsaConfig, LARGE_JOB_BYTES, MoveChannel, Mover, SoftwareChannel};
+use headwater_host::clock::{Clock, Nanos};
+use headwater_host::dsa::{DsaInstructions, DsaRoots, NOT_RUN_ON_SILICON, discover};
+use std::path::Path;
+
+/// The variable that names another root than `/` for the folders of DSA devices, for tests.
+pub const DSA_ROOT_VARIABLE: &str = "HEADWATER_DSA_ROOT";
+
+/// Returns the folders of DSA devices.
+#[must_use]
+pub fn dsa_roots() -> DsaRoots {
+    std::env::var_os(DSA_ROOT_VARIABLE)
+        .map_or_else(DsaRoots::default, |root| DsaRoots::below(Path::new(&root)))
+}
+
+/// Opens the channels of a mover: threads, and work queues if they are wanted.
+///
+/// # Errors
+/// The system has no thread, or no work queue can be used; the text says what to do.
+pub(super) fn open_mover(config: &NodeConfig, clock: Clock, spin: Nanos) -> Result<Mover, String> {
+    let start =
+        |_| SoftwareChannel::start(clock, spin).map(|channel| Box::new(channel) as Box<dyn MoveChannel>);
+    let channels = (0..config.mover_threads).map(start).collect::<Result<Vec<_>, _>>();
+    let mut channels = channels.map_err(|error| error.to_string())?;
+    if config.mover_dsa {
+        open_work_queues(&mut channels)?;
+    }
+    // The rates of a DSA device are those that its users published; with threads beside it, theirs are the safer start.
+    let policy = if config.mover_threads == 0 && config.mover_dsa {
+        PolicyConfig::default()
+    } else {
+        PolicyConfig::of_software_channels()
+    };
+    let policy =
+        PolicyConfig { threshold_bytes: [LARGE_JOB_BYTES as u64; MoveDirection::ALL.len()], ..policy };
+    Ok(Mover::with_channels(channels, policy, clock))
+}
+
+/// Opens a channel to each work queue that this process may use, as many as a mover has channels.
+fn open_work_queues(channels: &mut Vec<Box<dyn MoveChannel>>) -> Result<(), String> {
+    let queues = discover(&dsa_roots()).map_err(|error| format!("mover-dsa: {error}"))?;
+    let instructions = DsaInstructions::detect();
+    let (mut opened, mut reasons) = (0, Vec::new());
+    for queue in &queues {
+        if channels.len() >= CHANNELS_MAX {
+            tracing::warn!(queue = %queue.id, "not used: a mover has at most {CHANNELS_MAX} channels");
+            continue;
+        }
+        match DsaChannel::open(queue, instructions, DsaConfig::default()) {
+            Ok(channel) => {
+                tracing::info!(
+                    queue = %queue.id,
+                    mode = queue.mode.name(),
+                    way = channel.way().name(),
+                    "DSA work queue is open; {NOT_RUN_ON_SILICON}"
+                );
+                opened += 1;
+                channels.push(Box::new(channel));
+            }
+            Err(error) => {
+                tracing::warn!(queue = %queue.id, "DSA work queue is not used: {error}");
+                reasons.push(error.to_string());
+            }
+        }
+    }
+    if opened == 0 {
+        return Err(format!("mover-dsa: no work queue can be used: {}", reasons.join("; ")));
+    }
+    Ok(())
+}

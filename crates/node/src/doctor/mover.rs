@@ -1,0 +1,303 @@
+//! `headwater doctor --mover`: how fast this machine copies, and the channels that the mover of a node would use.
+//!
+//! Input: copies of some sizes, the features of the processor, work queues of DSA devices. Output: a table, the thresholds, and
+//! findings. Nothing is changed and nothing needs root. A work queue is opened for a moment and closed.
+
+use super::{DoctorFinding, FindingVerdict};
+use crate::config::ByteSize;
+use crate::daemon::node_mover::dsa_roots;
+use headwater_dma::mover::{
+    DsaChannel, DsaConfig, LARGE_JOB_BYTES, MemoryPlace, MoveChannel as _, MoveJob, MoveStep, SoftwareChannel,
+};
+use headwater_host::clock::{Clock, Nanos};
+use headwater_host::copy::persist::{
+    PersistentCopies, STREAMING_PERSIST_BYTES_MIN, WriteBackInstruction, write_back_instruction,
+};
+use headwater_host::copy::{StreamingCopies, copy_crc32c, kernel_name};
+use headwater_host::dsa::{
+    DsaInstructions, DsaRoots, NOT_RUN_ON_SILICON, SETUP_COMMANDS, WorkQueueInfo, discover,
+};
+use serde::Serialize;
+use std::fmt;
+
+/// The sizes of the table, in bytes.
+const SIZES: [usize; 6] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20];
+/// The time that a cell is measured for.
+const CELL: Nanos = Nanos::from_millis(3);
+/// The time that a software channel polls before it sleeps: longer than a cell takes.
+const SPIN: Nanos = Nanos::from_millis(5);
+
+/// The time of each way to copy one size, in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct CopyRow {
+    /// The size.
+    pub bytes: u64,
+    /// A copy through the cache.
+    pub cached_ns: u64,
+    /// A copy past the cache.
+    pub streaming_ns: u64,
+    /// A copy with the CRC-32C of the bytes.
+    pub crc_ns: u64,
+    /// A copy that has left the cache.
+    pub persistent_ns: u64,
+    /// A job on a software channel; `None` if the system has no thread for one.
+    pub software_channel_ns: Option<u64>,
+}
+
+/// The copies of this machine, and the channels of a mover.
+#[derive(Clone, Debug, Serialize)]
+pub struct MoverReport {
+    /// One row for each size.
+    pub rows: Vec<CopyRow>,
+    /// The length in bytes from which the mover of a node decides which engine moves a job.
+    pub threshold_bytes: u64,
+    /// The length in bytes from which a persistent copy passes the cache by.
+    pub persistent_streaming_bytes: u64,
+    /// Kernels, channels and reasons.
+    pub findings: Vec<DoctorFinding>,
+}
+
+impl MoverReport {
+    /// Returns the report of this machine. Measures for about 100 ms.
+    #[must_use]
+    pub fn measure() -> Self {
+        let clock = Clock::start();
+        let mut channel = SoftwareChannel::start(clock, SPIN);
+        let rows = SIZES.map(|bytes| CopyRow {
+            software_channel_ns: channel.as_mut().ok().map(|channel| channel_copy(channel, clock, bytes)),
+            ..cpu_row(clock, bytes)
+        });
+        let mut findings = vec![kernels(), persistence()];
+        findings.push(match &channel {
+            Ok(_) => DoctorFinding::new("software channel", FindingVerdict::Active, "available").why(
+                "a thread with copies of its own; it saves no CPU time: `serve --mover-threads N` where cores are idle",
+            ),
+            Err(error) => DoctorFinding::new("software channel", FindingVerdict::StandIn, "none").why(error.to_string()),
+        });
+        findings.extend(work_queues(&dsa_roots(), DsaInstructions::detect()));
+        Self {
+            rows: rows.to_vec(),
+            threshold_bytes: LARGE_JOB_BYTES as u64,
+            persistent_streaming_bytes: STREAMING_PERSIST_BYTES_MIN as u64,
+            findings,
+        }
+    }
+}
+
+fn kernels() -> DoctorFinding {
+    DoctorFinding::new("copy and CRC", FindingVerdict::Active, kernel_name())
+}
+
+fn persistence() -> DoctorFinding {
+    let instruction = write_back_instruction();
+    let verdict = if instruction == WriteBackInstruction::Unavailable {
+        FindingVerdict::StandIn
+    } else {
+        FindingVerdict::Active
+    };
+    DoctorFinding::new("write-back", verdict, instruction.name())
+}
+
+/// Returns a finding for each work queue of DSA devices, or the reason that there is none.
+fn work_queues(roots: &DsaRoots, instructions: DsaInstructions) -> Vec<DoctorFinding> {
+    match discover(roots) {
+        Ok(queues) => queues.iter().map(|queue| work_queue(queue, instructions)).collect(),
+        Err(error) => vec![
+            DoctorFinding::new("DSA", FindingVerdict::Note, format!("no work queue; {NOT_RUN_ON_SILICON}"))
+                .why(error.to_string())
+                .change(format!("as root, where there is a device: {SETUP_COMMANDS}")),
+        ],
+    }
+}
+
+fn work_queue(queue: &WorkQueueInfo, instructions: DsaInstructions) -> DoctorFinding {
+    let node = queue.node.map_or_else(|| "unknown".to_owned(), |node| node.to_string());
+    let batches =
+        if queue.batch_max > 1 { format!("batches of {}", queue.batch_max) } else { "no batches".into() };
+    let found = format!(
+        "{} {:?}: {}, {} entries, {batches}, transfers up to {}, node {node}",
+        queue.id,
+        queue.name,
+        queue.mode.name(),
+        queue.size,
+        ByteSize(u64::from(queue.transfer_bytes_max)),
+    );
+    match DsaChannel::open(queue, instructions, DsaConfig::default()) {
+        Ok(channel) => DoctorFinding::new(
+            "DSA",
+            FindingVerdict::Note,
+            format!("{found}, by {}; {NOT_RUN_ON_SILICON}", channel.way().name()),
+        )
+        .change("`serve --mover-dsa` gives it to the mover"),
+        Err(error) => {
+            DoctorFinding::new("DSA", FindingVerdict::StandIn, format!("{found}; {NOT_RUN_ON_SILICON}"))
+                .why(error.to_string())
+        }
+    }
+}
+
+/// Returns the time of one call, of as many as fit the time of a cell.
+fn time_of(clock: Clock, mut call: impl FnMut()) -> u64 {
+    call();
+    let begun = clock.now();
+    let mut calls = 0;
+    loop {
+        call();
+        calls += 1;
+        let elapsed = clock.now().since(begun);
+        if elapsed >= CELL {
+            return elapsed.0 / calls;
+        }
+    }
+}
+
+fn cpu_row(clock: Clock, bytes: usize) -> CopyRow {
+    let (source, mut target) = (vec![1; bytes], vec![0; bytes]);
+    let mut streaming = StreamingCopies::default();
+    let mut persistent = PersistentCopies::default();
+    CopyRow {
+        bytes: bytes as u64,
+        cached_ns: time_of(clock, || std::hint::black_box(&mut target).copy_from_slice(&source)),
+        streaming_ns: time_of(clock, || {
+            streaming.copy(std::hint::black_box(&mut target), &source);
+            streaming.fence();
+        }),
+        crc_ns: time_of(clock, || {
+            std::hint::black_box(copy_crc32c(std::hint::black_box(&mut target), &source, 0));
+        }),
+        persistent_ns: time_of(clock, || {
+            persistent.copy(std::hint::black_box(&mut target), &source);
+            let _ = persistent.drain();
+        }),
+        software_channel_ns: None,
+    }
+}
+
+/// Returns the time of a copy on a software channel, from the submission to its end.
+fn channel_copy(channel: &mut SoftwareChannel, clock: Clock, bytes: usize) -> u64 {
+    let mut job = MoveJob::new();
+    job.add_memory(vec![1; bytes]);
+    job.add_memory(vec![0; bytes]);
+    let mut job = Some(job);
+    time_of(clock, || {
+        let Some(mut next) = job.take() else { return };
+        let memories: Vec<_> = next.drain_memories().collect();
+        for memory in memories {
+            next.add_memory(memory);
+        }
+        let from = MemoryPlace::new(0, 0).range(bytes);
+        next.add_step(MoveStep::Copy { from, to: MemoryPlace::new(1, 0) });
+        job = match channel.submit(0, next, clock.now()) {
+            Ok(()) => loop {
+                if let Some(ended) = channel.poll(clock.now()) {
+                    break Some(ended.job);
+                }
+                std::hint::spin_loop();
+            },
+            Err(refused) => Some(refused.job),
+        };
+    })
+}
+
+/// A column of the table: heading, and cell.
+type RateColumn = (&'static str, fn(&CopyRow) -> Option<u64>);
+
+const COLUMNS: [RateColumn; 5] = [
+    ("cached", |row| Some(row.cached_ns)),
+    ("streaming", |row| Some(row.streaming_ns)),
+    ("copy+CRC", |row| Some(row.crc_ns)),
+    ("persistent", |row| Some(row.persistent_ns)),
+    ("sw channel", |row| row.software_channel_ns),
+];
+
+impl fmt::Display for MoverReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "Copies again and again between two private memories, in the caches if they fit, in GB/s; - is unavailable."
+        )?;
+        write!(f, "{:>10}", "size")?;
+        for (heading, _) in COLUMNS {
+            write!(f, "{heading:>12}")?;
+        }
+        writeln!(f)?;
+        for row in &self.rows {
+            write!(f, "{:>10}", ByteSize(row.bytes).to_string())?;
+            for (_, cell) in COLUMNS {
+                let text = cell(row).map_or_else(|| "-".to_owned(), |nanos| rate(row.bytes, nanos));
+                write!(f, "{text:>12}")?;
+            }
+            writeln!(f)?;
+        }
+        writeln!(
+            f,
+            "\n  decisions from {} on; a persistent copy passes the cache by from {} on",
+            ByteSize(self.threshold_bytes),
+            ByteSize(self.persistent_streaming_bytes)
+        )?;
+        for finding in &self.findings {
+            write!(f, "\n{finding}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Returns bytes a nanosecond, which are GB/s, with two digits.
+fn rate(bytes: u64, nanos: u64) -> String {
+    let hundredths = bytes.saturating_mul(100) / nanos.max(1);
+    format!("{}.{:02}", hundredths / 100, hundredths % 100)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn put_tree(root: &std::path::Path) {
+        let device = root.join("sys/bus/dsa/devices/dsa0");
+        let queue = device.join("wq0.1");
+        std::fs::create_dir_all(&queue).unwrap();
+        std::fs::write(device.join("op_cap"), "0x1003f03ff 0x0 0x0 0x0").unwrap();
+        std::fs::write(device.join("numa_node"), "1").unwrap();
+        for (name, text) in [
+            ("state", "enabled"),
+            ("type", "user"),
+            ("mode", "shared"),
+            ("size", "16"),
+            ("threshold", "15"),
+            ("max_transfer_size", "2097152"),
+            ("max_batch_size", "32"),
+            ("name", "mine"),
+        ] {
+            std::fs::write(queue.join(name), text).unwrap();
+        }
+    }
+
+    #[test]
+    fn work_queues_are_listed_with_mode_size_and_node_or_the_reason_why_none() {
+        let root = tempfile::TempDir::new().unwrap();
+        let roots = DsaRoots::below(root.path());
+        let none = work_queues(&roots, DsaInstructions::NONE);
+        let text = none[0].to_string();
+        assert!(text.contains("no work queue") && text.contains("modprobe idxd"), "{text}");
+        assert!(text.contains("accel-config enable-wq"), "{text}");
+        put_tree(root.path());
+        let text = work_queues(&roots, DsaInstructions::NONE)[0].to_string();
+        for part in ["wq0.1 \"mine\": shared, 16 entries, batches of 32", "2 MiB", "node 1", "ENQCMD"] {
+            assert!(text.contains(part), "{part} is missing in {text}");
+        }
+        assert!(text.contains(NOT_RUN_ON_SILICON), "{text}");
+    }
+
+    #[test]
+    fn report_has_a_row_for_each_size_and_serialises() {
+        let report = MoverReport::measure();
+        let text = report.to_string();
+        for what in ["4 KiB", "4 MiB", "sw channel", "write-back", "DSA", NOT_RUN_ON_SILICON] {
+            assert!(text.contains(what), "{what} is missing in\n{text}");
+        }
+        let json = serde_json::to_value(&report).unwrap();
+        assert_eq!(json["rows"].as_array().map(Vec::len), Some(SIZES.len()));
+        assert_eq!(json["threshold_bytes"], 16_384);
+        assert_eq!(rate(4_096, 1_000), "4.09");
+    }
+}
