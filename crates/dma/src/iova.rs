@@ -11,7 +11,7 @@
 mod contiguous;
 mod segments;
 
-pub use segments::{ClientSegment, ClientSegments, NotDeviceMapped};
+pub use segments::{ClientSegment, ClientSegments, NotDeviceMapped, RegionPiece};
 
 use headwater_host::shared_memory::{SharedMemory, SharedPages};
 use std::collections::BTreeMap;

@@ -24,6 +24,26 @@ pub struct ClientSegment {
     data_offset: usize,
 }
 
+impl ClientSegment {
+    fn region_piece(&self) -> Option<RegionPiece<'_>> {
+        let region = &self.region.as_ref()?.memory;
+        Some(RegionPiece { at: self.data_offset, region, offset: self.offset, bytes: self.bytes })
+    }
+}
+
+/// A piece of a resolved range in its region.
+#[derive(Clone, Copy, Debug)]
+pub struct RegionPiece<'a> {
+    /// The offset of its first byte in the range.
+    pub at: usize,
+    /// The region.
+    pub region: &'a SharedMemory,
+    /// The offset of its first byte in the region.
+    pub offset: usize,
+    /// Its length in bytes.
+    pub bytes: usize,
+}
+
 /// Resolved ranges: pieces in data order. Empty for an empty range.
 #[derive(Clone, Debug, Default)]
 pub struct ClientSegments {
@@ -158,17 +178,19 @@ impl ClientSegments {
         part
     }
 
-    /// Returns the piece that has the byte at offset `skip`: its region, the offset of the byte there, and the bytes of the piece
-    /// from it on. `None` behind the end, and for discarded bytes.
+    /// Returns the pieces that lie in regions, in data order. Discarded bytes are left out.
+    pub fn region_pieces(&self) -> impl Iterator<Item = RegionPiece<'_>> {
+        self.first.iter().chain(&self.rest).filter_map(ClientSegment::region_piece)
+    }
+
+    /// Returns the piece that has the byte at offset `skip`; `None` behind the end, and for discarded bytes.
     #[must_use]
-    pub fn piece_at(&self, skip: usize) -> Option<(&SharedMemory, usize, usize)> {
+    pub fn region_piece_at(&self, skip: usize) -> Option<RegionPiece<'_>> {
         let behind = self.pieces_before(skip);
         let mut pieces = self.first.iter().chain(self.rest.get(behind..)?);
-        let here =
-            |piece: &&ClientSegment| (piece.data_offset..piece.data_offset + piece.bytes).contains(&skip);
-        let piece = pieces.find(here)?;
-        let jump = skip - piece.data_offset;
-        Some((&piece.region.as_ref()?.memory, piece.offset + jump, piece.bytes - jump))
+        let piece =
+            pieces.find(|piece| (piece.data_offset..piece.data_offset + piece.bytes).contains(&skip))?;
+        piece.region_piece()
     }
 
     /// Appends the device addresses of the range to `into`, in data order. They exist for regions registered [with a

@@ -35,6 +35,7 @@ pub(super) fn run(job: &mut MoveJob) {
 }
 
 /// Does one step over the memories of a job, which has no such step itself: a part of one that an engine left.
+#[cfg(not(loom))]
 pub(super) fn run_part(job: &mut MoveJob, part: &MoveStep) -> StepResult {
     let MoveJob { memories, durability, cache_intent, .. } = job;
     let mut run = StepRun {
@@ -51,6 +52,7 @@ pub(super) fn run_part(job: &mut MoveJob, part: &MoveStep) -> StepResult {
 }
 
 /// Gives the guarantee of a job for the steps that have a result, which another engine did.
+#[cfg(not(loom))]
 pub(super) fn flush_done(job: &mut MoveJob) {
     let MoveJob { memories, steps, results, durability, cache_intent, promise } = job;
     let done = &steps[..results.len()];

@@ -15,7 +15,7 @@ use super::discovery::WorkQueueInfo;
 use super::instructions::DsaInstructions;
 use super::portal::{OpenQueueError, PortalRefusal, SubmissionPortal, SubmissionWay, open_portal};
 use super::software_portal::SoftwarePortal;
-use super::work::{AddressedWork, OperationError, OperationFence, QueuedOperation, WorkMemory};
+use super::work::{OperationError, OperationFence, QueuedOperation, WorkAddresses, WorkMemory};
 use crate::shared_memory::SharedMemory;
 use crate::sync::{AtomicU64, Ordering};
 use crate::width::to_usize;
@@ -434,15 +434,16 @@ fn prepare<W: WorkMemory>(
     // SAFETY: bounds and alignment: a frame from a box. Lifetime: the caller frees it. Aliasing: the device has nothing of it
     // yet, and this is the only reference.
     let frame = unsafe { place.as_mut() };
+    let addresses = WorkAddresses::of(&mut frame.work);
     for (nth, queued) in operations.iter().enumerate() {
-        let mut addressed = AddressedWork { work: &mut frame.work, kept: &mut frame.kept, operation: nth };
-        match addressed.descriptor(queued) {
+        match addresses.descriptor(nth, queued) {
             Ok(descriptor) => {
                 frame.descriptors.push(descriptor.with_record(frame.records[nth].address()));
             }
             Err(error) => return (place, Err(error)),
         }
     }
+    frame.kept = addresses.into_kept();
     (place, Ok(()))
 }
 

@@ -7,7 +7,7 @@
 use super::descriptor::{DsaDescriptor, DsaFlags, DsaOpcode};
 use crate::shared_memory::SharedMemory;
 
-/// The bytes of a memory from some offset on, as far as they are consecutive.
+/// Consecutive bytes of a memory.
 #[derive(Debug)]
 pub enum WorkBytes<'a> {
     /// Bytes that only the owner of the work can access.
@@ -26,10 +26,13 @@ pub enum WorkBytes<'a> {
 }
 
 /// A value that owns the memories of some work.
+///
+/// It shows all of them in one borrow, so that all exist at once; and it is not touched from the end of that borrow until the
+/// device is done. So each of them stays where it is as long as the device has its address.
 pub trait WorkMemory: Send + 'static {
-    /// Returns the bytes of a memory from an offset on, as far as they are consecutive; `None` if there are none that a device
-    /// can access.
-    fn piece(&mut self, memory: usize, offset: usize) -> Option<WorkBytes<'_>>;
+    /// Calls `each` with every consecutive piece of its memories, and the place of its first byte. What it leaves out, a device
+    /// cannot access.
+    fn for_each_piece<'a>(&'a mut self, each: &mut dyn FnMut(WorkPlace, WorkBytes<'a>));
 }
 
 /// A byte in a memory of some work.
@@ -191,86 +194,112 @@ enum WorkAccess {
     Write,
 }
 
-/// Addresses of ranges of some work, and what keeps them valid beside the work itself.
-pub(super) struct AddressedWork<'a, W> {
-    pub(super) work: &'a mut W,
-    /// Handles to shared regions, so that they stay mapped whatever the work does with its own.
-    pub(super) kept: &'a mut Vec<SharedMemory>,
-    /// The number of the operation, for errors.
-    pub(super) operation: usize,
+/// A piece of a memory, as a device sees it.
+#[derive(Clone, Copy, Debug)]
+struct AddressedPiece {
+    place: WorkPlace,
+    address: usize,
+    bytes: usize,
+    is_writable: bool,
 }
 
-impl<W: WorkMemory> AddressedWork<'_, W> {
-    /// Returns the descriptor of an operation, without its record.
-    pub(super) fn descriptor(&mut self, queued: &QueuedOperation) -> Result<DsaDescriptor, OperationError> {
-        use WorkAccess::{Read, Write};
-        let bytes = queued.operation.bytes();
-        let descriptor = match queued.operation {
-            DsaOperation::Move { from, to, .. } => DsaDescriptor::memory_move(
-                self.address(from, bytes, Read)?,
-                self.address(to, bytes, Write)?,
-                bytes,
-            ),
-            DsaOperation::MoveCrc { from, to, seed, .. } => {
-                let (from, to) = (self.address(from, bytes, Read)?, self.address(to, bytes, Write)?);
-                DsaDescriptor::copy_crc(from, to, bytes, seed)
-            }
-            DsaOperation::Dualcast { from, to: [first, second], .. } => {
-                let to = [self.address(first, bytes, Write)?, self.address(second, bytes, Write)?];
-                DsaDescriptor::dualcast(self.address(from, bytes, Read)?, to, bytes)
-            }
-            DsaOperation::Fill { to, value, .. } => {
-                DsaDescriptor::fill(self.address(to, bytes, Write)?, bytes, value)
-            }
-            DsaOperation::Compare { one, other, .. } => DsaDescriptor::compare(
-                self.address(one, bytes, Read)?,
-                self.address(other, bytes, Read)?,
-                bytes,
-            ),
-            DsaOperation::Crc { of, seed, .. } => {
-                DsaDescriptor::crc(self.address(of, bytes, Read)?, bytes, seed)
-            }
-            DsaOperation::Flush { of, .. } => {
-                DsaDescriptor::cache_flush(self.address(of, bytes, Read)?, bytes)
-            }
-        };
-        let fence =
-            if queued.fence == OperationFence::AfterEarlier { DsaFlags::FENCE } else { DsaFlags::NONE };
-        let has_target = DsaFlags::CACHE_CONTROL.is_allowed_for(queued.operation.opcode());
-        let cache = if queued.cache == CacheTarget::Cache
-            && has_target
-            && !matches!(queued.operation, DsaOperation::Flush { .. })
-        {
-            DsaFlags::CACHE_CONTROL
-        } else {
-            DsaFlags::NONE
-        };
-        Ok(descriptor.with_flags(fence.with(cache)))
+/// The addresses of all memories of some work.
+#[derive(Debug, Default)]
+pub(super) struct WorkAddresses {
+    /// By memory and offset.
+    pieces: Vec<AddressedPiece>,
+    /// Handles to the shared regions, so that they stay mapped whatever the work does with its own.
+    kept: Vec<SharedMemory>,
+}
+
+impl WorkAddresses {
+    /// Takes the addresses of the memories.
+    pub(super) fn of<W: WorkMemory>(work: &mut W) -> Self {
+        let mut addresses = Self::default();
+        work.for_each_piece(&mut |place, bytes| addresses.add(place, bytes));
+        addresses.pieces.sort_unstable_by_key(|piece| (piece.place.memory, piece.place.offset));
+        addresses
     }
 
-    /// Returns the address of a range.
-    fn address(&mut self, place: WorkPlace, bytes: u32, access: WorkAccess) -> Result<u64, OperationError> {
-        let WorkPlace { memory, offset } = place;
-        let refused = OperationError { operation: self.operation, memory, offset, bytes };
-        let wanted = usize::try_from(bytes).map_err(|_| refused)?;
-        let (address, found) = match self.work.piece(memory, offset).ok_or(refused)? {
-            WorkBytes::Writable(piece) => (piece.as_mut_ptr().expose_provenance(), piece.len()),
-            WorkBytes::ReadOnly(_) if access == WorkAccess::Write => return Err(refused),
-            WorkBytes::ReadOnly(piece) => (piece.as_ptr().expose_provenance(), piece.len()),
+    fn add(&mut self, place: WorkPlace, bytes: WorkBytes<'_>) {
+        let (address, bytes, is_writable) = match bytes {
+            WorkBytes::Writable(bytes) => (bytes.as_mut_ptr().expose_provenance(), bytes.len(), true),
+            WorkBytes::ReadOnly(bytes) => (bytes.as_ptr().expose_provenance(), bytes.len(), false),
             WorkBytes::Shared { region, offset, bytes } => {
-                let inside = offset.checked_add(bytes).is_some_and(|end| end <= region.bytes());
-                if !inside {
-                    return Err(refused);
+                let is_inside = offset.checked_add(bytes).is_some_and(|end| end <= region.bytes());
+                if !is_inside {
+                    return;
                 }
                 if !self.kept.iter().any(|kept| kept.is_same(region)) {
                     self.kept.push(region.clone());
                 }
-                (region.address() + offset, bytes)
+                (region.address() + offset, bytes, true)
             }
         };
-        if wanted > found || wanted == 0 {
-            return Err(refused);
-        }
-        Ok(address as u64)
+        self.pieces.push(AddressedPiece { place, address, bytes, is_writable });
+    }
+
+    /// Returns the handles that keep shared regions mapped.
+    pub(super) fn into_kept(self) -> Vec<SharedMemory> {
+        self.kept
+    }
+
+    /// Returns the descriptor of an operation, without its record. `nth` is its number, for errors.
+    pub(super) fn descriptor(
+        &self,
+        nth: usize,
+        queued: &QueuedOperation,
+    ) -> Result<DsaDescriptor, OperationError> {
+        let bytes = queued.operation.bytes();
+        let read = |place| self.address(nth, place, bytes, WorkAccess::Read);
+        let write = |place| self.address(nth, place, bytes, WorkAccess::Write);
+        let descriptor = match queued.operation {
+            DsaOperation::Move { from, to, .. } => DsaDescriptor::memory_move(read(from)?, write(to)?, bytes),
+            DsaOperation::MoveCrc { from, to, seed, .. } => {
+                DsaDescriptor::copy_crc(read(from)?, write(to)?, bytes, seed)
+            }
+            DsaOperation::Dualcast { from, to: [first, second], .. } => {
+                DsaDescriptor::dualcast(read(from)?, [write(first)?, write(second)?], bytes)
+            }
+            DsaOperation::Fill { to, value, .. } => DsaDescriptor::fill(write(to)?, bytes, value),
+            DsaOperation::Compare { one, other, .. } => {
+                DsaDescriptor::compare(read(one)?, read(other)?, bytes)
+            }
+            DsaOperation::Crc { of, seed, .. } => DsaDescriptor::crc(read(of)?, bytes, seed),
+            DsaOperation::Flush { of, .. } => DsaDescriptor::cache_flush(read(of)?, bytes),
+        };
+        let fence = match queued.fence {
+            OperationFence::AfterEarlier => DsaFlags::FENCE,
+            OperationFence::Unordered => DsaFlags::NONE,
+        };
+        let writes = !matches!(
+            queued.operation,
+            DsaOperation::Compare { .. } | DsaOperation::Crc { .. } | DsaOperation::Flush { .. }
+        );
+        let cache = match queued.cache {
+            CacheTarget::Cache if writes => DsaFlags::CACHE_CONTROL,
+            CacheTarget::Cache | CacheTarget::Memory => DsaFlags::NONE,
+        };
+        Ok(descriptor.with_flags(fence.with(cache)))
+    }
+
+    /// Returns the address of a range, which lies in one piece.
+    fn address(
+        &self,
+        operation: usize,
+        WorkPlace { memory, offset }: WorkPlace,
+        bytes: u32,
+        access: WorkAccess,
+    ) -> Result<u64, OperationError> {
+        let refused = OperationError { operation, memory, offset, bytes };
+        let behind =
+            self.pieces.partition_point(|piece| (piece.place.memory, piece.place.offset) <= (memory, offset));
+        let piece = behind.checked_sub(1).and_then(|at| self.pieces.get(at)).ok_or(refused)?;
+        let skip = offset - piece.place.offset;
+        let wanted = usize::try_from(bytes).map_err(|_| refused)?;
+        let is_inside =
+            piece.place.memory == memory && wanted > 0 && skip <= piece.bytes && wanted <= piece.bytes - skip;
+        let is_allowed = access == WorkAccess::Read || piece.is_writable;
+        if is_inside && is_allowed { Ok((piece.address + skip) as u64) } else { Err(refused) }
     }
 }

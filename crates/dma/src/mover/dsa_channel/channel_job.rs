@@ -5,9 +5,10 @@
 
 use super::super::job::{MemoryPlace, MemoryRange, MoveJob, MoveStep, StepResult};
 use super::super::memory::MoveMemory;
+use crate::iova::RegionPiece;
 use headwater_host::clock::Nanos;
 use headwater_host::copy::join_crc32c;
-use headwater_host::dsa::{WorkBytes, WorkMemory};
+use headwater_host::dsa::{WorkBytes, WorkMemory, WorkPlace};
 use std::ops::Range;
 
 /// A piece of a step that the device does by one or two operations.
@@ -49,6 +50,24 @@ impl ChannelJob {
     /// Returns true if every step has a result.
     pub(super) fn is_done(&self) -> bool {
         self.step() == self.job.steps.len()
+    }
+
+    /// Returns the address of a place, and the bytes from there on that are consecutive; `None` if a device cannot access it.
+    pub(super) fn address(&self, place: MemoryPlace) -> Option<(usize, usize)> {
+        let MemoryPlace { memory, offset } = place;
+        let found = match self.job.memories.get(memory)? {
+            MoveMemory::Client(segments) => {
+                let piece = segments.region_piece_at(offset)?;
+                let skip = offset - piece.at;
+                (piece.region.address() + piece.offset + skip, piece.bytes - skip)
+            }
+            MoveMemory::Shared(region) => (region.address() + offset, region.bytes().checked_sub(offset)?),
+            own => {
+                let bytes = own.own_bytes()?.get(offset..)?;
+                (bytes.as_ptr().addr(), bytes.len())
+            }
+        };
+        (found.1 > 0).then_some(found)
     }
 
     /// Returns the job as it was given, for a refusal.
@@ -108,19 +127,24 @@ impl ChannelJob {
 }
 
 impl WorkMemory for ChannelJob {
-    fn piece(&mut self, memory: usize, offset: usize) -> Option<WorkBytes<'_>> {
-        match self.job.memories.get_mut(memory)? {
-            MoveMemory::Client(segments) => {
-                let (region, offset, bytes) = segments.piece_at(offset)?;
-                Some(WorkBytes::Shared { region, offset, bytes })
-            }
-            MoveMemory::Shared(region) => {
-                let bytes = region.bytes().checked_sub(offset)?;
-                Some(WorkBytes::Shared { region, offset, bytes })
-            }
-            MoveMemory::Bytes(bytes) => bytes.get(offset..).map(WorkBytes::ReadOnly),
-            own @ (MoveMemory::Buffer(_) | MoveMemory::Frame(_) | MoveMemory::Vec(_)) => {
-                own.own_bytes_mut()?.get_mut(offset..).map(WorkBytes::Writable)
+    fn for_each_piece<'a>(&'a mut self, each: &mut dyn FnMut(WorkPlace, WorkBytes<'a>)) {
+        for (memory, owned) in self.job.memories.iter_mut().enumerate() {
+            let start = WorkPlace { memory, offset: 0 };
+            match owned {
+                MoveMemory::Client(segments) => {
+                    for piece in segments.region_pieces() {
+                        let RegionPiece { at, region, offset, bytes } = piece;
+                        each(WorkPlace { memory, offset: at }, WorkBytes::Shared { region, offset, bytes });
+                    }
+                }
+                MoveMemory::Shared(region) => {
+                    let bytes = region.bytes();
+                    each(start, WorkBytes::Shared { region, offset: 0, bytes });
+                }
+                MoveMemory::Bytes(bytes) => each(start, WorkBytes::ReadOnly(bytes)),
+                MoveMemory::Buffer(buffer) => each(start, WorkBytes::Writable(buffer)),
+                MoveMemory::Frame(frame) => each(start, WorkBytes::Writable(frame)),
+                MoveMemory::Vec(bytes) => each(start, WorkBytes::Writable(bytes)),
             }
         }
     }

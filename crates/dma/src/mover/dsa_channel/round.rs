@@ -9,7 +9,7 @@ use super::super::memory::MoveMemory;
 use super::channel_job::{ChannelJob, PlannedPiece, part_of};
 use headwater_host::dsa::{
     CacheTarget, DsaOpcode, DsaOpcodeSet, DsaOperation, OperationFence, QueueLimits, QueuedOperation,
-    WorkBytes, WorkMemory as _, WorkPlace,
+    WorkPlace,
 };
 
 /// The most operations of a round: each is compared with all before it.
@@ -123,11 +123,11 @@ impl<'a> RoundPlanner<'a> {
 
     /// Returns the bytes at the start of a part that lie in one piece of each memory, at most those of an operation. Bytes that
     /// no device can access count as one piece.
-    fn piece_bytes(&mut self, part: &MoveStep) -> usize {
+    fn piece_bytes(&self, part: &MoveStep) -> usize {
         let mut bytes =
             part.bytes().min(usize::try_from(self.limits.transfer_bytes_max).unwrap_or(usize::MAX));
         let mut shorten = |range: MemoryRange| {
-            if let Some((_, found)) = self.address(range.start) {
+            if let Some((_, found)) = self.work.address(range.start) {
                 bytes = bytes.min(found);
             }
         };
@@ -136,21 +136,11 @@ impl<'a> RoundPlanner<'a> {
         bytes
     }
 
-    /// Returns the address of a place, and the bytes from there on that are consecutive.
-    fn address(&mut self, place: MemoryPlace) -> Option<(usize, usize)> {
-        let found = match self.work.piece(place.memory, place.offset)? {
-            WorkBytes::Writable(bytes) => (bytes.as_ptr().addr(), bytes.len()),
-            WorkBytes::ReadOnly(bytes) => (bytes.as_ptr().addr(), bytes.len()),
-            WorkBytes::Shared { region, offset, bytes } => (region.address() + offset, bytes),
-        };
-        (found.1 > 0).then_some(found)
-    }
-
     /// Returns the operations that do a part which lies in one piece of each memory; `None` if the device cannot.
-    fn operations_of(&mut self, part: &MoveStep) -> Option<Vec<(DsaOperation, OperationFence)>> {
+    fn operations_of(&self, part: &MoveStep) -> Option<Vec<(DsaOperation, OperationFence)>> {
         let bytes = u32::try_from(part.bytes()).ok().filter(|bytes| *bytes > 0)?;
         let mut is_reachable = true;
-        let mut reach = |range: MemoryRange| is_reachable &= self.address(range.start).is_some();
+        let mut reach = |range: MemoryRange| is_reachable &= self.work.address(range.start).is_some();
         part.for_each_read(&mut reach);
         part.for_each_write(&mut reach);
         if !is_reachable {
@@ -178,12 +168,12 @@ impl<'a> RoundPlanner<'a> {
     /// Returns the operations of a dualcast: one if the targets are aligned alike, else two copies. Memory that a client may
     /// change in between is read once, so that both copies are alike.
     fn dualcast(
-        &mut self,
+        &self,
         from: MemoryRange,
         [first, second]: [MemoryPlace; 2],
         bytes: u32,
     ) -> Option<Vec<(DsaOperation, OperationFence)>> {
-        let (one, other) = (self.address(first)?.0, self.address(second)?.0);
+        let (one, other) = (self.work.address(first)?.0, self.work.address(second)?.0);
         if one & DUALCAST_BITS == other & DUALCAST_BITS && self.opcodes.contains(DsaOpcode::Dualcast) {
             let operation =
                 DsaOperation::Dualcast { from: place(from.start), to: [place(first), place(second)], bytes };

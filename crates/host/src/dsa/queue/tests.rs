@@ -27,13 +27,15 @@ impl TestMemories {
 }
 
 impl WorkMemory for TestMemories {
-    fn piece(&mut self, memory: usize, offset: usize) -> Option<WorkBytes<'_>> {
-        if memory == self.own.len() {
-            let region = self.shared.as_ref()?;
-            let bytes = region.bytes().checked_sub(offset)?;
-            return Some(WorkBytes::Shared { region, offset, bytes });
+    fn for_each_piece<'a>(&'a mut self, each: &mut dyn FnMut(WorkPlace, WorkBytes<'a>)) {
+        let memories = self.own.len();
+        for (memory, bytes) in self.own.iter_mut().enumerate() {
+            each(WorkPlace { memory, offset: 0 }, WorkBytes::Writable(bytes));
         }
-        self.own.get_mut(memory)?.get_mut(offset..).map(WorkBytes::Writable)
+        if let Some(region) = &self.shared {
+            let bytes = region.bytes();
+            each(WorkPlace { memory: memories, offset: 0 }, WorkBytes::Shared { region, offset: 0, bytes });
+        }
     }
 }
 
