@@ -6,8 +6,9 @@
 use bytes::Bytes;
 use headwater_dma::iova::{ClientMemory, Iova};
 use headwater_dma::mover::policy::PolicyConfig;
-use headwater_dma::mover::{ChannelCounters, MoveChannel, Mover, SoftwareChannel};
+use headwater_dma::mover::{ChannelCounters, DsaChannel, DsaConfig, MoveChannel, Mover, SoftwareChannel};
 use headwater_host::clock::{Clock, Nanos, UnixMillis};
+use headwater_host::dsa::{DsaOpcode, FaultSource, PortalFault, PortalKind, SoftwarePortal, WorkQueueMode};
 use headwater_host::shared_memory::SharedMemory;
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::{
@@ -262,6 +263,44 @@ fn threads_of_the_mover_move_parts_of_long_values() {
     assert!(channels.channel_jobs > 0, "{moved:?}");
     assert_eq!((channels.abandoned, channels.refused, channels.not_split), (0, 0, 0), "{moved:?}");
     assert!(moved.move_decisions.total() > 0, "{moved:?}");
+}
+
+/// A page fault in the first descriptors and in every third later one, and a lost one now and then.
+struct FaultyPages;
+
+impl FaultSource for FaultyPages {
+    fn fault(&mut self, nth: u64, opcode: Option<DsaOpcode>) -> PortalFault {
+        match nth % 60 {
+            30 => PortalFault::Lost,
+            rest if opcode != Some(DsaOpcode::Batch) && (nth < 3 || rest % 3 == 1) => {
+                PortalFault::PageFault { done: 1_500, is_write: true }
+            }
+            _ => PortalFault::None,
+        }
+    }
+}
+
+#[test]
+fn a_work_queue_with_faults_moves_parts_of_long_values() {
+    let clock = Clock::start();
+    let kind =
+        PortalKind { mode: WorkQueueMode::Dedicated, size: 32, transfer_bytes_max: 1 << 20, batch_max: 16 };
+    let portal = SoftwarePortal::start(kind, FaultyPages).unwrap();
+    let config = DsaConfig { patience: Nanos::from_millis(1), ..DsaConfig::default() };
+    let channel = DsaChannel::software(portal, config).unwrap();
+    let counters = channel.counters();
+    // Both engines seem equally fast, so that the channel gets a part of each job until it holds up the device.
+    let even = PolicyConfig {
+        cpu_bytes_per_ns: 0.01,
+        channel_bytes_per_ns: 0.01,
+        channel_fixed_ns: 0.0,
+        ..PolicyConfig::default()
+    };
+    let mut mover = Mover::with_channels(vec![Box::new(channel)], even, clock);
+    mover.policy_mut().unwrap().freeze();
+    let moved = move_long_values(mover);
+    let counters = counters.read();
+    assert!(moved.move_channels.channel_jobs > 0 && counters.page_faults > 0, "{counters:?}, {moved:?}");
 }
 
 /// Stores and reads long values of a client through a mover, and returns the statistics of the device.
