@@ -297,13 +297,31 @@ fn lost_late_and_reordered_descriptors_and_a_dead_device_leave_each_step_done_on
     }
 }
 
+/// A fault of one descriptor, behind which drains are lost, if they are.
+struct LateThenNoDrain {
+    planned: PlannedFault,
+    loses_drains: bool,
+}
+
+impl FaultSource for LateThenNoDrain {
+    fn fault(&mut self, nth: u64, opcode: Option<DsaOpcode>) -> PortalFault {
+        if self.loses_drains && opcode == Some(DsaOpcode::Drain) {
+            return PortalFault::Lost;
+        }
+        self.planned.fault(nth, opcode)
+    }
+}
+
 #[test]
 fn a_late_write_never_meets_memory_that_was_returned() {
-    for form in [Form::Direct, Form::Batch] {
+    for (form, loses_drains) in
+        [(Form::Direct, false), (Form::Batch, false), (Form::Direct, true), (Form::Batch, true)]
+    {
         for (operation, name) in OPERATIONS.iter().enumerate().take(4) {
             for nth in [0, 1, 4] {
                 for fault in [PortalFault::Late, PortalFault::Reordered, PortalFault::Lost] {
-                    let (mut mover, _) = mover(kind(form), SHORT, PlannedFault::At { nth, fault });
+                    let planned = PlannedFault::At { nth, fault };
+                    let (mut mover, _) = mover(kind(form), SHORT, LateThenNoDrain { planned, loses_drains });
                     let mut matrix = MatrixJob::new(operation);
                     let mut job = std::mem::take(&mut matrix.job);
                     mover.run(&mut job).unwrap();
@@ -313,7 +331,7 @@ fn a_late_write_never_meets_memory_that_was_returned() {
                     // Stops the device, which does what was late.
                     drop(mover);
                     let is_untouched = returned.iter().all(|bytes| bytes.iter().all(|byte| *byte == 0x77));
-                    assert!(is_untouched, "{form:?} {} {nth} {fault:?}", name);
+                    assert!(is_untouched, "{form:?} {name} {nth} {fault:?}, drains lost: {loses_drains}");
                 }
             }
         }

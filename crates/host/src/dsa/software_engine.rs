@@ -62,10 +62,6 @@ impl SoftwareEngine {
                 self.do_late();
                 return EngineEnd::Stopped;
             };
-            if descriptor.opcode() == Some(DsaOpcode::Drain) {
-                self.late.extend(self.behind_next.take());
-                self.do_late();
-            }
             let ended = match self.run(&descriptor) {
                 Progress::Ended { .. } => 1,
                 Progress::Lost | Progress::Deferred => 0,
@@ -112,8 +108,10 @@ impl SoftwareEngine {
 
     /// Runs a descriptor of the queue.
     fn run(&mut self, descriptor: &DsaDescriptor) -> Progress {
+        let is_drain = descriptor.opcode() == Some(DsaOpcode::Drain);
         match self.draw_fault(descriptor) {
             PortalFault::Lost => Progress::Lost,
+            PortalFault::Late | PortalFault::Reordered if is_drain => Progress::Lost,
             PortalFault::Late => {
                 self.late.push(*descriptor);
                 Progress::Deferred
@@ -123,7 +121,13 @@ impl SoftwareEngine {
                 Progress::Deferred
             }
             PortalFault::Dies => Progress::Died,
-            fault => self.finish(descriptor, fault),
+            fault => {
+                if is_drain {
+                    self.late.extend(self.behind_next.take());
+                    self.do_late();
+                }
+                self.finish(descriptor, fault)
+            }
         }
     }
 

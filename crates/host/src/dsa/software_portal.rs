@@ -32,9 +32,9 @@ pub enum PortalFault {
     Status(u8),
     /// It is never done, and gets no record.
     Lost,
-    /// It is done only when a drain or the stop waits for it; one of a batch, at the end of its batch.
+    /// It is done only when a drain or the stop waits for it; one of a batch, at the end of its batch. A drain is lost.
     Late,
-    /// It is done behind the next one, if there is one.
+    /// It is done behind the next one, if there is one. A drain is lost.
     Reordered,
     /// A bit of the bytes that arrive, or are read for a CRC or a comparison, is another one.
     Corrupted,
