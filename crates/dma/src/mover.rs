@@ -28,7 +28,7 @@ mod split;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-pub use channel::{ChannelRefusal, EndedJob, JobEnd, MoveChannel, RefusedJob};
+pub use channel::{ChannelRefusal, EndedJob, JobEnd, MoveChannel, PageFaultCounters, RefusedJob};
 pub use counters::{ChannelCounters, LARGE_JOB_BYTES, MoverCounters};
 #[cfg(not(loom))]
 pub use dsa_channel::{DsaChannel, DsaChannelError, DsaConfig, DsaCounters, DsaCountersReader};

@@ -301,6 +301,8 @@ fn a_work_queue_with_faults_moves_parts_of_long_values() {
     let moved = move_long_values(mover);
     let counters = counters.read();
     assert!(moved.move_channels.channel_jobs > 0 && counters.page_faults > 0, "{counters:?}, {moved:?}");
+    let found = (moved.move_channels.page_faults, moved.move_channels.finished_bytes);
+    assert_eq!(found, (counters.page_faults, counters.finished_bytes));
 }
 
 /// Stores and reads long values of a client through a mover, and returns the statistics of the device.

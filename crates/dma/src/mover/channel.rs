@@ -56,6 +56,15 @@ pub struct RefusedJob {
     pub reason: ChannelRefusal,
 }
 
+/// The page faults of a channel, from its start on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PageFaultCounters {
+    /// Operations that ended at a missing page.
+    pub faults: u64,
+    /// Bytes behind them, which the CPU did.
+    pub finished_bytes: u64,
+}
+
 /// An engine that does jobs beside the CPU of its owner.
 ///
 /// Whatever the durability of a job, the channel gives its guarantee itself before the job has ended.
@@ -84,6 +93,11 @@ pub trait MoveChannel: Debug + Send {
     /// Wakes a channel that sleeps for the next job, if it stays awake for as long as the jobs are apart.
     fn rouse(&mut self, apart: Nanos) {
         let _ = apart;
+    }
+
+    /// Returns the page faults; none for a channel that has none.
+    fn page_faults(&self) -> PageFaultCounters {
+        PageFaultCounters::default()
     }
 
     /// Prepares the sleep of the owner: the [wake descriptor](Self::wake_descriptor) becomes readable with the next end of a

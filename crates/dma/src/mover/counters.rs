@@ -46,4 +46,8 @@ pub struct ChannelCounters {
     pub refused: u64,
     /// Parts that could not be split off, because the steps share a private memory.
     pub not_split: u64,
+    /// Operations of channels that ended at a missing page.
+    pub page_faults: u64,
+    /// Bytes behind them, which the CPU did.
+    pub finished_bytes: u64,
 }

@@ -28,7 +28,7 @@ mod settle;
 pub use counters::{DsaCounters, DsaCountersReader};
 
 use super::MoveJob;
-use super::channel::{ChannelRefusal, EndedJob, JobEnd, MoveChannel, RefusedJob};
+use super::channel::{ChannelRefusal, EndedJob, JobEnd, MoveChannel, PageFaultCounters, RefusedJob};
 use super::policy::{CacheWrites, ChannelTraits, MoveOperation, OperationSet};
 use super::run::{flush_done, run_part};
 use channel_job::{ChannelJob, part_of};
@@ -330,6 +330,11 @@ impl MoveChannel for DsaChannel {
         let at = self.unplanned.iter().position(|(waiting, _)| *waiting == token)?;
         let (_, work) = self.unplanned.remove(at)?;
         Some(work.into_unchanged())
+    }
+
+    fn page_faults(&self) -> PageFaultCounters {
+        let counters = self.counters.read();
+        PageFaultCounters { faults: counters.page_faults, finished_bytes: counters.finished_bytes }
     }
 
     fn prepare_sleep(&mut self) -> bool {

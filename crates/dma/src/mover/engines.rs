@@ -115,7 +115,12 @@ impl MoveEngines {
     }
 
     pub(super) fn counters(&self) -> ChannelCounters {
-        self.counters
+        let faults = self.channels.iter().map(|used| used.channel.page_faults());
+        faults.fold(self.counters, |sum, channel| ChannelCounters {
+            page_faults: sum.page_faults + channel.faults,
+            finished_bytes: sum.finished_bytes + channel.finished_bytes,
+            ..sum
+        })
     }
 
     /// Does a job, parts of it on channels, and returns when all of it is done.

@@ -119,6 +119,12 @@ impl SnapshotCollector {
             "Bytes of values that threads and work queues of the mover were given",
             channels.channel_bytes,
         )?;
+        counter(
+            encoder,
+            "moved_behind_page_faults_bytes",
+            "Bytes of values that work queues left at missing pages, and the core moved",
+            channels.finished_bytes,
+        )?;
         let undone = [
             ("taken_back", channels.taken_back),
             ("abandoned", channels.abandoned),
