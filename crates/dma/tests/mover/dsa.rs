@@ -355,7 +355,7 @@ fn a_full_queue_is_tried_again_and_then_refused() {
 }
 
 #[test]
-fn corrupted_bytes_are_found_by_a_crc_where_one_is_asked_and_a_false_difference_is_not_believed() {
+fn corrupted_bytes_are_found_by_a_crc_where_one_is_asked_and_a_false_difference_is_not_used() {
     for form in [Form::Direct, Form::Batch] {
         for (operation, name) in OPERATIONS.iter().enumerate() {
             let fault = PortalFault::Corrupted;

@@ -3,7 +3,7 @@
 //! Input: descriptors. Output: copies, and completion records. Invariant: it accesses only what a descriptor of the queue
 //! names, before it writes the record of that descriptor, and nothing after it has ended.
 //!
-//! It computes CRCs bit by bit, by the definition, so that it is a witness for the kernels of this crate.
+//! It computes CRCs bit by bit, by the definition, so that tests compare the kernels of this crate with it.
 
 use super::completion::{DsaOutcome, DsaStatus};
 use super::descriptor::{DESCRIPTOR_BYTES, DsaDescriptor, DsaFlags, DsaOpcode};

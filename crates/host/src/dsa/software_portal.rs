@@ -89,10 +89,10 @@ pub(super) struct PortalState {
     pub(super) is_stopping: bool,
 }
 
-/// The state, and the bell of the thread.
+/// The state, and the condition that wakes the thread.
 pub(super) struct SharedPortal {
     state: Mutex<PortalState>,
-    pub(super) bell: Condvar,
+    changed: Condvar,
 }
 
 impl SharedPortal {
@@ -102,7 +102,7 @@ impl SharedPortal {
     }
 
     pub(super) fn wait<'a>(&self, state: MutexGuard<'a, PortalState>) -> MutexGuard<'a, PortalState> {
-        self.bell.wait(state).unwrap_or_else(PoisonError::into_inner)
+        self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -128,7 +128,7 @@ impl SoftwarePortal {
             overflows: 0,
             is_stopping: false,
         };
-        let shared = Arc::new(SharedPortal { state: Mutex::new(state), bell: Condvar::new() });
+        let shared = Arc::new(SharedPortal { state: Mutex::new(state), changed: Condvar::new() });
         let engine = SoftwareEngine::new(Arc::clone(&shared), kind);
         let thread = std::thread::Builder::new().name("dsa".into()).spawn(move || engine.serve())?;
         Ok(Self { shared, kind, thread: Some(thread) })
@@ -165,13 +165,13 @@ impl SubmissionPortal for SoftwarePortal {
         }
         state.held += 1;
         state.queue.push_back(*descriptor);
-        self.shared.bell.notify_one();
+        self.shared.changed.notify_one();
         Ok(())
     }
 
     fn stop(&mut self) {
         self.shared.lock().is_stopping = true;
-        self.shared.bell.notify_one();
+        self.shared.changed.notify_one();
         if let Some(thread) = self.thread.take() {
             // The thread ends when it has done what is late and what waits; a panic of it ends it too.
             let _ = thread.join();
