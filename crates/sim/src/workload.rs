@@ -321,7 +321,7 @@ impl CommandStream {
             });
             match runs.last_mut() {
                 Some(run) if run.namespace == namespace => run.end = writes.len(),
-                _ => runs.push(NamespaceRun { namespace, end: writes.len() }),
+                _ => runs.push(NamespaceRun { namespace, end: writes.len(), clear: BatchClear::No }),
             }
         }
         shorten(&mut writes, self.batch_bytes_max);

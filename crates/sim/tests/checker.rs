@@ -67,7 +67,10 @@ fn batch(values: &[(&'static str, &'static str)]) -> SsdCommand {
 fn batch_across(namespaces: [NamespaceId; 2]) -> SsdCommand {
     let (condition, expiry) = (WriteCondition::Always, RecordExpiry::Never);
     let write = BatchWrite::Store { key: key("a"), value: key("one"), condition, expiry };
-    let runs = (1..).zip(namespaces).map(|(end, namespace)| NamespaceRun { namespace, end }).collect();
+    let runs = (1..)
+        .zip(namespaces)
+        .map(|(end, namespace)| NamespaceRun { namespace, end, clear: BatchClear::No })
+        .collect();
     SsdCommand::BatchAcross { writes: vec![write.clone(), write], runs }
 }
 

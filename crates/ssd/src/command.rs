@@ -216,6 +216,17 @@ pub struct NamespaceRun {
     pub namespace: NamespaceId,
     /// The index behind its last write, where the next run begins.
     pub end: usize,
+    /// The clear of the namespace by the batch.
+    pub clear: BatchClear,
+}
+
+/// The clear of a namespace by a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BatchClear {
+    /// The batch does not clear it.
+    No,
+    /// The batch removes every key of it, before any of its writes.
+    BeforeWrites,
 }
 
 /// A request to the device.
@@ -288,12 +299,13 @@ pub enum SsdCommand {
     },
     /// Executes several writes of several key spaces, all or nothing, as [`SsdCommand::Batch`] does those of one: under the
     /// strictest durability, and within the quota and the rate limits of each. It is submitted with the namespace of its
-    /// first run.
+    /// first run. It may clear key spaces too: conditions are decided on what is there before, and all writes come behind
+    /// all clears, whichever run says so.
     BatchAcross {
         /// The writes, in order; no key of a namespace twice.
         writes: Vec<BatchWrite>,
         /// Their namespaces, up to [`BATCH_RUNS_MAX`](crate::limits::BATCH_RUNS_MAX) runs. The last one ends with the last
-        /// write, and none is empty.
+        /// write, and only one that clears its namespace may be empty.
         runs: Vec<NamespaceRun>,
     },
     /// Lists keys of the namespace in the device's own order, which does not change while keys are added and removed

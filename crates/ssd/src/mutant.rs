@@ -89,6 +89,10 @@ mutants! {
     ClearNotAwaited,
     /// A batch over several namespaces waits for the clear of its first one only.
     OneClearAwaited,
+    /// The writes of a batch do not wait until what it cleared has left the index.
+    BatchClearNotAwaited,
+    /// A commit seals the log between the clears of a batch and its writes.
+    CommitBehindBatchClear,
     /// A batch over several namespaces is as durable as the first of them asks.
     FirstDurabilityCounts,
     // Proof of the medium.

@@ -19,7 +19,7 @@ impl KvDeviceModel {
             SsdCommand::BatchAcross { writes, runs } => (writes, runs),
             SsdCommand::Batch { writes } => {
                 let end = writes.len();
-                (writes, vec![NamespaceRun { namespace, end }])
+                (writes, vec![NamespaceRun { namespace, end, clear: BatchClear::No }])
             }
             other => panic!("{other:?} is no batch"),
         };

@@ -1,10 +1,11 @@
-//! The namespaces of the writes of a batch.
+//! The namespaces of the writes of a batch, and those that it clears.
 //!
-//! Input: the command. Output: the namespace of each write, and those of the whole batch. Invariant: a batch of one
-//! namespace costs no search.
+//! Input: the command. Output: the namespace of each write, those of the whole batch, and those that it clears. Invariant: a
+//! batch of one namespace costs no search.
 
-use crate::command::{NamespaceId, NamespaceRun, SsdCommand};
+use crate::command::{BatchClear, NamespaceId, NamespaceRun, SsdCommand};
 use crate::limits::{BATCH_RUNS_MAX, NAMESPACES, SPACES};
+use headwater_host::width::to_usize;
 use headwater_nvme::spec::status::Status;
 
 /// The namespaces of the writes of a batch, in their order.
@@ -35,6 +36,18 @@ impl BatchNamespaces<'_> {
         };
         one.into_iter().chain(runs.iter().map(|run| run.namespace))
     }
+
+    /// Returns those that the batch clears.
+    #[inline]
+    pub(crate) fn cleared(self) -> NamespaceSet {
+        match self {
+            Self::One(_) => NamespaceSet::default(),
+            Self::Runs(runs) => {
+                let cleared = runs.iter().filter(|run| run.clear == BatchClear::BeforeWrites);
+                cleared.map(|run| run.namespace).collect()
+            }
+        }
+    }
 }
 
 /// A set of namespaces.
@@ -44,9 +57,26 @@ pub(crate) struct NamespaceSet(u32);
 const _: () = assert!(SPACES <= u32::BITS as usize);
 
 impl NamespaceSet {
+    /// Returns true if there is no member.
+    #[inline]
+    pub(crate) fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// Returns the number of members.
+    pub(crate) fn len(self) -> usize {
+        to_usize(self.0.count_ones().into())
+    }
+
+    /// Returns true if the namespace is a member.
+    #[inline]
+    pub(crate) fn contains(self, namespace: NamespaceId) -> bool {
+        self.0 >> namespace.index() & 1 == 1
+    }
+
     /// Returns the members in ascending order.
     pub(crate) fn iter(self) -> impl Iterator<Item = NamespaceId> {
-        (1..).take(NAMESPACES).map(NamespaceId).filter(move |member| self.0 >> member.index() & 1 == 1)
+        (1..).take(NAMESPACES).map(NamespaceId).filter(move |member| self.contains(*member))
     }
 }
 
@@ -70,10 +100,13 @@ pub(super) fn check_runs(runs: &[NamespaceRun], writes: usize, namespace: Namesp
     if runs.iter().any(|run| run.namespace.index() >= NAMESPACES) {
         return Err(Status::INVALID_NAMESPACE);
     }
-    let ends = runs.iter().map(|run| run.end);
-    let is_ascending = ends.clone().zip(ends.skip(1)).all(|(one, next)| one < next);
-    let fits = runs.len() <= BATCH_RUNS_MAX && first.end > 0 && last.end == writes;
-    if fits && is_ascending && first.namespace == namespace { Ok(()) } else { Err(Status::INVALID_FIELD) }
+    let firsts = std::iter::once(0).chain(runs.iter().map(|run| run.end));
+    // A run without writes is there for its clear.
+    let is_sound = |(run, first): (&NamespaceRun, usize)| {
+        run.end > first || run.end == first && run.clear == BatchClear::BeforeWrites
+    };
+    let fits = runs.len() <= BATCH_RUNS_MAX && last.end == writes && runs.iter().zip(firsts).all(is_sound);
+    if fits && first.namespace == namespace { Ok(()) } else { Err(Status::INVALID_FIELD) }
 }
 
 #[cfg(test)]
@@ -81,7 +114,11 @@ mod tests {
     use super::*;
 
     fn run(number: u8, end: usize) -> NamespaceRun {
-        NamespaceRun { namespace: NamespaceId(number), end }
+        NamespaceRun { namespace: NamespaceId(number), end, clear: BatchClear::No }
+    }
+
+    fn clearing(number: u8, end: usize) -> NamespaceRun {
+        NamespaceRun { clear: BatchClear::BeforeWrites, ..run(number, end) }
     }
 
     #[test]
@@ -95,6 +132,22 @@ mod tests {
         let one = BatchNamespaces::One(NamespaceId(5));
         assert_eq!((one.of(0), one.of(70_000)), (NamespaceId(5), NamespaceId(5)));
         assert_eq!(one.each().collect::<Vec<_>>(), [NamespaceId(5)]);
+    }
+
+    #[test]
+    fn runs_that_clear_may_have_no_writes() {
+        let runs = [clearing(4, 0), run(3, 2), clearing(1, 2), clearing(2, 3)];
+        let namespaces = BatchNamespaces::Runs(&runs);
+        assert_eq!((0..3).map(|write| namespaces.of(write).0).collect::<Vec<_>>(), [3, 3, 2]);
+        let cleared = namespaces.cleared();
+        assert_eq!(cleared.iter().map(|namespace| namespace.0).collect::<Vec<_>>(), [1, 2, 4]);
+        assert!(cleared.contains(NamespaceId(4)) && !cleared.contains(NamespaceId(3)) && cleared.len() == 3);
+        assert!(BatchNamespaces::One(NamespaceId(1)).cleared().is_empty());
+        assert_eq!(check_runs(&runs, 3, NamespaceId(4)), Ok(()));
+        assert_eq!(check_runs(&[clearing(4, 0)], 0, NamespaceId(4)), Ok(()));
+        assert_eq!(check_runs(&[run(4, 0)], 0, NamespaceId(4)), Err(Status::INVALID_FIELD));
+        let falling = [clearing(4, 2), clearing(1, 1)];
+        assert_eq!(check_runs(&falling, 1, NamespaceId(4)), Err(Status::INVALID_FIELD));
     }
 
     #[test]

@@ -2,20 +2,25 @@
 //!
 //! Input: the record that each write of the batch replaces, as it is found. Output: the room that the batch takes, what must
 //! be checked before its first record is appended, and the next write of each step. Invariant: sums and lists cover exactly
-//! the writes that were planned.
+//! the writes that were planned. In a namespace that the batch clears a write replaces nothing: what was found there decides
+//! its condition only.
 
 use crate::command::{BatchWrite, NamespaceId, Sequence, WriteCondition};
+use crate::engine::batch_namespaces::NamespaceSet;
 use crate::ftl::FoundRecord;
 use crate::index::KeyHash;
 use crate::limits::NAMESPACES;
-use crate::log::record::{UNIT_BYTES, record_units};
+use crate::log::record::{HEADER_BYTES, UNIT_BYTES, record_units};
 
-/// A write of a batch, with the record that it replaces.
+/// A write of a batch, with the record of its key.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PlannedWrite {
     pub(crate) hash: KeyHash,
     pub(crate) found: Option<FoundRecord>,
 }
+
+/// Bytes of the record of a clear.
+const CLEAR_BYTES: usize = HEADER_BYTES.next_multiple_of(UNIT_BYTES);
 
 /// A number of records and their bytes.
 #[derive(Clone, Copy, Debug, Default)]
@@ -60,6 +65,8 @@ pub(crate) struct OpenBatch {
 pub(crate) struct BatchPlan {
     /// The writes that are planned, from the first one on.
     pub(crate) writes: Vec<PlannedWrite>,
+    /// The namespaces that the batch clears.
+    pub(crate) clears: NamespaceSet,
     /// The sequence of the last clear of a namespace of the batch when the plan began: what it found before a later one is
     /// gone.
     pub(crate) cleared: Sequence,
@@ -110,6 +117,7 @@ impl BatchPlan {
         if is_long {
             self.long.push(index);
         }
+        let is_cleared = self.clears.contains(namespace);
         self.has_unreadable |= found.is_some_and(|found| found.header.is_none());
         self.value_bytes += write.value_bytes();
         match (write, found) {
@@ -117,13 +125,15 @@ impl BatchPlan {
                 self.stores.add(bytes);
                 self.growth[namespace.index()].more += bytes;
             }
+            // The clear removes it.
+            (BatchWrite::Delete { .. }, _) if is_cleared => {}
             (BatchWrite::Delete { .. }, Some(_)) => self.removals.add(bytes),
             (BatchWrite::Delete { .. }, None) => self.absent_removals.add(bytes),
             (BatchWrite::Check { .. }, _) => {}
         }
         if write.is_write() {
             self.largest = self.largest.max(bytes);
-            if let Some(found) = found {
+            if let Some(found) = found.filter(|_| !is_cleared) {
                 let replaced = found.entry.units as usize * UNIT_BYTES;
                 self.replaced.add(replaced);
                 self.growth[namespace.index()].less += replaced;
@@ -132,12 +142,13 @@ impl BatchPlan {
         self.writes.push(planned);
     }
 
-    /// Returns the records that the batch appends.
+    /// Returns the records that the batch appends, those of its clears among them.
     pub(crate) fn appended(&self, is_absence_final: bool) -> RecordSum {
         let absent = if is_absence_final { RecordSum::default() } else { self.absent_removals };
+        let clears = self.clears.len();
         RecordSum {
-            records: self.stores.records + self.removals.records + absent.records,
-            bytes: self.stores.bytes + self.removals.bytes + absent.bytes,
+            records: self.stores.records + self.removals.records + absent.records + clears,
+            bytes: self.stores.bytes + self.removals.bytes + absent.bytes + clears * CLEAR_BYTES,
         }
     }
 }

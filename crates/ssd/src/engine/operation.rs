@@ -398,8 +398,10 @@ impl DeviceOperation {
         match &self.work {
             OperationWork::Expire { .. } => true,
             OperationWork::Command(command) => match command {
-                SsdCommand::Batch { writes } | SsdCommand::BatchAcross { writes, .. } => {
+                SsdCommand::Batch { writes } => writes.iter().any(BatchWrite::is_write),
+                SsdCommand::BatchAcross { writes, runs } => {
                     writes.iter().any(BatchWrite::is_write)
+                        || !BatchNamespaces::Runs(runs).cleared().is_empty()
                 }
                 SsdCommand::Store { .. }
                 | SsdCommand::Delete { .. }

@@ -363,6 +363,7 @@ impl<M: Media> SsdDevice<M> {
         let OperationWork::Command(command) = &operation.work else { return false };
         let runs = command.namespace_runs();
         let waits = match command.subject() {
+            _ if operation.is_appending() => false, // A batch waits for its own clears where it writes.
             CommandSubject::Keys | CommandSubject::Blocks => {
                 self.ftl.is_clearing(operation.namespace)
                     || !mutant(Mutant::OneClearAwaited)

@@ -110,7 +110,9 @@ impl<M: Media> Ftl<M> {
     /// Seals the log for a commit, unless it is reserved. The guard pages and the records need frames; without them the
     /// commit waits.
     fn begin_commit(&mut self, now: Nanos) -> bool {
-        if self.is_log_reserved() && !mutant(Mutant::CommitSplitsBatch) {
+        let is_split = mutant(Mutant::CommitSplitsBatch)
+            || mutant(Mutant::CommitBehindBatchClear) && self.is_clearing_any();
+        if self.is_log_reserved() && !is_split {
             return false;
         }
         if !self.flash.records().is_written() || !self.flash.reserve_frames(self.flash.frames_for_commit()) {

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use headwater_host::clock::Nanos;
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::{
-    BatchWrite, NamespaceId, NamespaceRun, RecordExpiry, SsdCommand, SubmitError, WriteCondition,
+    BatchClear, BatchWrite, NamespaceId, NamespaceRun, RecordExpiry, SsdCommand, SubmitError, WriteCondition,
 };
 use headwater_ssd::engine::{DeviceConfig, Durability};
 use headwater_ssd::limits::{BATCH_RUNS_MAX, NAMESPACES};
@@ -36,7 +36,7 @@ pub(crate) fn across(parts: BatchParts) -> (NamespaceId, SsdCommand) {
     let (first, mut writes, mut runs) = (parts[0].0, Vec::new(), Vec::new());
     for (namespace, part) in parts {
         writes.extend(part);
-        runs.push(NamespaceRun { namespace, end: writes.len() });
+        runs.push(NamespaceRun { namespace, end: writes.len(), clear: BatchClear::No });
     }
     (first, SsdCommand::BatchAcross { writes, runs })
 }

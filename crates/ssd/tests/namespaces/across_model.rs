@@ -1,6 +1,7 @@
 //! A seeded run of batches over several namespaces against a naive model, with power cuts between.
 
-use super::across::{BatchParts, across, put, removal};
+use super::across::{BatchParts, put, removal};
+use super::across_clears::clearing;
 use super::host::NamespaceHost;
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::{BatchWrite, NamespaceId, SsdCommand, WriteCondition};
@@ -12,10 +13,18 @@ const STEPS: u32 = 300;
 
 type SpacesModel = BTreeMap<(NamespaceId, String), Vec<u8>>;
 
+/// A batch: the namespaces that it clears, and its writes.
+type DrawnBatch = (Vec<NamespaceId>, BatchParts);
+
 /// Draws a batch with its effect on a model, or with the index of the condition that refuses it.
-fn draw(rng: &mut fastrand::Rng, model: &SpacesModel) -> (BatchParts, Result<SpacesModel, u32>) {
+fn draw(rng: &mut fastrand::Rng, model: &SpacesModel) -> (DrawnBatch, Result<SpacesModel, u32>) {
     let (mut parts, mut used) = (Vec::new(), BTreeSet::new());
+    let clears = if rng.u8(0..6) == 0 { rng.usize(1..=3) } else { 0 };
+    let mut cleared: Vec<NamespaceId> = (1..=4).map(NamespaceId).collect();
+    rng.shuffle(&mut cleared);
+    cleared.truncate(clears);
     let (mut after, mut refused, mut index) = (model.clone(), None, 0);
+    after.retain(|(namespace, _), _| !cleared.contains(namespace));
     for _ in 0..rng.usize(1..=6) {
         let namespace = NamespaceId(rng.u8(1..=4));
         let mut writes = Vec::new();
@@ -52,7 +61,7 @@ fn draw(rng: &mut fastrand::Rng, model: &SpacesModel) -> (BatchParts, Result<Spa
             parts.push((namespace, writes));
         }
     }
-    (parts, refused.map_or(Ok(after), Err))
+    ((cleared, parts), refused.map_or(Ok(after), Err))
 }
 
 #[test]
@@ -75,8 +84,8 @@ fn batches_over_namespaces_do_what_a_naive_model_does() {
                 assert_eq!(host.run(cleared, SsdCommand::Clear).status, Status::SUCCESS, "{context}");
                 model.retain(|(namespace, _), _| *namespace != cleared);
             }
-            let (parts, outcome) = draw(&mut rng, &model);
-            let (first, command) = across(parts);
+            let ((cleared, parts), outcome) = draw(&mut rng, &model);
+            let (first, command) = clearing(&cleared, parts);
             let completion = host.run(first, command);
             match outcome {
                 Ok(after) => {

@@ -4,6 +4,7 @@
 
 mod abort;
 mod across;
+mod across_clears;
 mod across_model;
 mod blocks;
 mod changing_memory;

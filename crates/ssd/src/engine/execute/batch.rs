@@ -1,8 +1,8 @@
 //! Executes a batch: all of its writes, or none.
 //!
 //! Input: the writes, each with its condition. Output: the outcome of the batch, or the pages and the room that it needs.
-//! Invariant: conditions and room are checked for every write before the first one changes anything. A long batch is
-//! carried out in parts ([`LongBatch`]).
+//! Invariant: conditions and room are checked for every write before the first one changes anything. A long batch, and one
+//! that clears a namespace, is carried out in parts ([`LongBatch`]).
 
 use super::long_batch::{LongBatch, find_all, is_absence_final, is_long};
 use super::{
@@ -60,7 +60,7 @@ fn batch<'a, M: Media>(
     writes: &'a [BatchWrite],
     (plan, drafts): (&mut Option<Box<BatchPlan>>, &mut Option<StoreProgress>),
 ) -> Result<ExecutionOutcome, StallReason> {
-    if plan.is_some() || is_long(ftl, writes.len(), 0) {
+    if plan.is_some() || is_long(ftl, writes.len(), 0) || !namespaces.cleared().is_empty() {
         return LongBatch { namespaces, writes }.run(ftl, plan.get_or_insert_default(), drafts);
     }
     let planned = plan_batch(ftl, namespaces, writes)?;

@@ -17,13 +17,26 @@
 //! immediately before the first record. After that step the batch cannot fail, except with the medium, so nothing is ever
 //! taken back: blocks for all records were ready, nothing else takes one, and frames return as pages are written.
 //!
+//! # Clears
+//!
+//! A batch may clear namespaces before its writes. Each clear is a record of the batch, and all of them lie in front of the
+//! records of the writes, so that a power cut takes or leaves them together, and recovery removes by them what has a lower
+//! sequence: the old records, and not those of the batch. The plan finds the records of a cleared namespace for conditions
+//! only: a write there replaces nothing, a removal writes nothing, and the bytes that the clear sets free count as replaced.
+//!
+//! The entries of the old records leave the index in parts (`ftl/clear_walks.rs`), and until then the namespace may have no
+//! new one. The first write to a namespace that is still walked waits, with the log reserved, so that nothing comes between
+//! the clear and it: writes of other clients wait too, reads of other namespaces do not. A batch that writes nothing there
+//! does not wait. A reader sees no part of the batch: its keys are held, every other key of a cleared namespace is absent
+//! from the first record on, and that absence is released only when the whole batch is durable.
+//!
 //! A record that was moved is found by its hash alone if no other record of the namespace has it: the record exists. Its
 //! address would not tell, because another record with its hash may lie there now.
 
 use super::batch::{check_unreadable, target_of};
 use super::{ExecutionOutcome, KeyTarget, long_store, require_durable, seen_sequence};
-use crate::command::{BatchWrite, NamespaceId, Sequence};
-use crate::engine::batch_namespaces::BatchNamespaces;
+use crate::command::{BatchWrite, NamespaceId, Sequence, WriteCondition};
+use crate::engine::batch_namespaces::{BatchNamespaces, NamespaceSet};
 use crate::engine::batch_plan::{BatchPlan, NamespaceGrowth, OpenBatch, PlannedWrite, record_bytes_of};
 use crate::engine::operation::StoreProgress;
 use crate::ftl::{FoundRecord, Ftl, NewRecord, StallReason};
@@ -34,8 +47,9 @@ use crate::log::flash_log::AppendSize;
 use crate::log::record::batch_flags;
 use crate::media::{Media, PAGE_DATA_BYTES};
 use crate::mutant::{Mutant, mutant};
-use headwater_host::width::narrow;
+use headwater_host::width::{narrow, to_usize};
 use headwater_nvme::spec::status::Status;
+use std::ops::Range;
 
 /// Returns true if a batch of this many writes and bytes is carried out in parts.
 pub(super) fn is_long<M: Media>(ftl: &Ftl<M>, writes: usize, bytes: usize) -> bool {
@@ -71,7 +85,7 @@ impl<'a> LongBatch<'a> {
             return self.append_part(ftl, plan, drafts);
         }
         // A batch that only checks runs beside another one that the log is reserved for, and ends when it is planned.
-        if !ftl.is_log_reserved() || !self.writes.iter().any(BatchWrite::is_write) {
+        if !ftl.is_log_reserved() || self.only_checks() {
             self.plan_part(ftl, plan)?;
             if let Some(outcome) = self.decide(ftl, plan)? {
                 return Ok(outcome);
@@ -100,6 +114,10 @@ impl<'a> LongBatch<'a> {
         self.append_part(ftl, plan, drafts)
     }
 
+    fn only_checks(&self) -> bool {
+        self.namespaces.cleared().is_empty() && !self.writes.iter().any(BatchWrite::is_write)
+    }
+
     fn target(&self, index: usize, hash: KeyHash) -> KeyTarget<'a> {
         target_of(self.namespaces.of(index), hash, &self.writes[index])
     }
@@ -109,7 +127,8 @@ impl<'a> LongBatch<'a> {
         let cleared = |namespace: NamespaceId| ftl.counts()[namespace.index()].cleared;
         let cleared = self.namespaces.each().map(cleared).max().unwrap_or_default();
         if plan.writes.is_empty() || plan.cleared != cleared {
-            *plan = BatchPlan { cleared, moved_bytes: ftl.moved_bytes(), ..BatchPlan::default() };
+            let (moved_bytes, clears) = (ftl.moved_bytes(), self.namespaces.cleared());
+            *plan = BatchPlan { cleared, moved_bytes, clears, ..BatchPlan::default() };
             plan.writes.reserve_exact(self.writes.len());
         }
         let first = plan.writes.len();
@@ -125,7 +144,7 @@ impl<'a> LongBatch<'a> {
         }
         let targets = part.clone().zip(hashes).map(|(index, hash)| self.target(index, hash));
         let targets: Vec<KeyTarget<'_>> = targets.collect();
-        let found = find_all(ftl, &targets)?;
+        let found = self.find_part(ftl, &targets)?;
         for ((write, one), found) in self.writes[part].iter().zip(targets).zip(found) {
             if let Err(StallReason::NotDurable(basis)) = one.require_basis_durable(ftl, found.as_ref()) {
                 plan.basis = plan.basis.max(basis);
@@ -135,6 +154,22 @@ impl<'a> LongBatch<'a> {
             plan.push((one.namespace, write), PlannedWrite { hash: one.hash, found }, is_long);
         }
         if plan.writes.len() < self.writes.len() { Err(StallReason::Turn) } else { Ok(()) }
+    }
+
+    /// Finds the records of the keys of a part. A write without a condition to a namespace that the batch clears needs none.
+    fn find_part<M: Media>(
+        &self,
+        ftl: &Ftl<M>,
+        targets: &[KeyTarget<'_>],
+    ) -> Result<Vec<Option<FoundRecord>>, StallReason> {
+        let clears = self.namespaces.cleared();
+        if clears.is_empty() {
+            return find_all(ftl, targets);
+        }
+        let is_needed =
+            |one: &&KeyTarget<'_>| !clears.contains(one.namespace) || one.condition != WriteCondition::Always;
+        let mut found = find_each(ftl, targets.iter().filter(is_needed))?.into_iter();
+        Ok(targets.iter().map(|one| if is_needed(&one) { found.next().flatten() } else { None }).collect())
     }
 
     /// Decides whether the batch is carried out. Returns its outcome if it is not.
@@ -157,18 +192,20 @@ impl<'a> LongBatch<'a> {
                 return Ok(Some(outcome));
             }
         }
-        let BatchPlan { stores, removals, absent_removals, replaced, .. } = plan;
-        if stores.records + removals.records + absent_removals.records == 0 {
+        let BatchPlan { replaced, clears, .. } = plan;
+        if plan.appended(false).records == 0 {
             return Ok(Some(ExecutionOutcome::written(plan.seen.max(ftl.last_removal()))));
         }
         let more = plan.appended(is_absence_final(ftl, self.namespaces)).bytes;
-        if let Err(status) = ftl.check_capacity(plan.largest, more, replaced.bytes) {
+        let cleared: usize = clears.iter().map(|namespace| bytes_of(ftl, namespace)).sum();
+        if let Err(status) = ftl.check_capacity(plan.largest, more, replaced.bytes + cleared) {
             return Ok(Some(ExecutionOutcome::status(status, Sequence(0))));
         }
         // Tombstones count against the medium, not against the quota.
         let fits = |namespace: NamespaceId| {
             let NamespaceGrowth { more, less } = plan.growth[namespace.index()];
-            ftl.fits_quota(namespace, more, less)
+            let cleared = if clears.contains(namespace) { bytes_of(ftl, namespace) } else { 0 };
+            ftl.fits_quota(namespace, more, less + cleared)
         };
         if !self.namespaces.each().all(fits) {
             return Ok(Some(ExecutionOutcome::status(Status::CAPACITY_EXCEEDED, Sequence(0))));
@@ -240,21 +277,30 @@ impl<'a> LongBatch<'a> {
         plan: &mut BatchPlan,
         drafts: &mut Option<StoreProgress>,
     ) -> Result<ExecutionOutcome, StallReason> {
-        let BatchPlan { writes: planned, open: Some(open), .. } = plan else {
+        let BatchPlan { writes: planned, open: Some(open), clears, .. } = plan else {
             unreachable!("records are appended to a batch that is not open")
         };
         if ftl.failure().is_some() {
             return Ok(ExecutionOutcome::status(Status::MEDIUM_FAILED, Sequence(0)));
         }
+        if open.next == 0 && open.appended == 0 {
+            append_clears(ftl, *clears, open);
+        }
         let end = self.end_of_part(open.next, ftl.part_writes());
+        let end = self.end_at_walked(ftl, *clears, open.next..end);
+        if end == open.next && end < self.writes.len() {
+            return Err(StallReason::Turn);
+        }
         let part = open.next..end;
         ftl.check_draft_room(frame_bytes(part.clone().map(|index| self.short_bytes(index)).sum()))?;
         planned[part.clone()].iter().for_each(|planned| ftl.index().prefetch(planned.hash));
         for index in part {
             let (write, PlannedWrite { hash, found }) = (&self.writes[index], planned[index]);
+            let is_cleared = clears.contains(self.namespaces.of(index));
+            let found = found.filter(|_| !is_cleared);
             let is_effective = match write {
                 BatchWrite::Store { .. } => true,
-                BatchWrite::Delete { .. } => found.is_some() || !open.is_absence_final,
+                BatchWrite::Delete { .. } => !is_cleared && (found.is_some() || !open.is_absence_final),
                 BatchWrite::Check { .. } => false,
             };
             if !is_effective {
@@ -282,6 +328,16 @@ impl<'a> LongBatch<'a> {
         }
     }
 
+    /// Returns the end of a part: in front of the first write to a namespace whose old entries are still in the index.
+    fn end_at_walked<M: Media>(&self, ftl: &Ftl<M>, clears: NamespaceSet, mut part: Range<usize>) -> usize {
+        if clears.is_empty() || !ftl.is_clearing_any() || mutant(Mutant::BatchClearNotAwaited) {
+            return part.end;
+        }
+        let is_walked = |index: &usize| ftl.is_clearing(self.namespaces.of(*index));
+        let end = part.end;
+        part.find(is_walked).unwrap_or(end)
+    }
+
     /// Returns the end of the part that begins with a write.
     fn end_of_part(&self, first: usize, writes_max: usize) -> usize {
         let mut bytes = 0;
@@ -306,13 +362,33 @@ const fn frame_bytes(bytes: usize) -> usize {
     bytes + bytes / 8 + 4 * PAGE_DATA_BYTES
 }
 
+/// Returns the bytes of the records of a namespace.
+fn bytes_of<M: Media>(ftl: &Ftl<M>, namespace: NamespaceId) -> usize {
+    to_usize(ftl.counts()[namespace.index()].bytes)
+}
+
+/// Appends the clears of a batch, which are its first records.
+fn append_clears<M: Media>(ftl: &mut Ftl<M>, clears: NamespaceSet, open: &mut OpenBatch) {
+    for namespace in clears.iter() {
+        open.wrote = ftl.clear(namespace, batch_flags(open.appended, open.last)).0;
+        open.appended += 1;
+    }
+}
+
 /// Finds the record that each write replaces, or stalls for all pages that the lookups need.
 pub(super) fn find_all<M: Media>(
     ftl: &Ftl<M>,
     targets: &[KeyTarget<'_>],
 ) -> Result<Vec<Option<FoundRecord>>, StallReason> {
+    find_each(ftl, targets.iter())
+}
+
+fn find_each<'a, M: Media>(
+    ftl: &Ftl<M>,
+    targets: impl Iterator<Item = &'a KeyTarget<'a>>,
+) -> Result<Vec<Option<FoundRecord>>, StallReason> {
     let mut missing = Vec::new();
-    let mut all = Vec::with_capacity(targets.len());
+    let mut all = Vec::with_capacity(targets.size_hint().1.unwrap_or(0));
     for one in targets {
         match one.find_replaced(ftl) {
             Ok(found) => all.push(found),
