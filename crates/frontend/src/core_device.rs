@@ -103,6 +103,12 @@ pub trait CoreDevice: CoreWork {
         false
     }
 
+    /// Returns true if a namespace has blocks: it is no key space, and [`submit`](Self::submit) refuses to clear it.
+    fn is_block_namespace(&self, namespace: NamespaceId) -> bool {
+        let _ = namespace;
+        false
+    }
+
     /// Returns the maximum of the bytes of all writes of a batch, as [`bytes`](headwater_ssd::command::BatchWrite::bytes) counts
     /// them.
     fn batch_bytes_max(&self) -> usize;
@@ -124,10 +130,7 @@ impl<M: Media> CoreDevice for SsdDevice<M> {
         command: SsdCommand,
     ) -> Result<(), SubmitError> {
         // FLUSHALL must not clear a block namespace: it is not a Redis database.
-        let is_block = |kind| matches!(kind, NamespaceKind::Block(_));
-        if matches!(command, SsdCommand::Clear)
-            && self.namespace(namespace).is_some_and(|made| is_block(made.kind))
-        {
+        if matches!(command, SsdCommand::Clear) && self.is_block_namespace(namespace) {
             return Err(SubmitError::Refused(Status::INVALID_NAMESPACE));
         }
         Self::submit(self, front_end, namespace, token, command)
@@ -158,6 +161,10 @@ impl<M: Media> CoreDevice for SsdDevice<M> {
     #[inline]
     fn has_only_short_values(&self, namespace: NamespaceId) -> bool {
         self.has_only_short_records(namespace)
+    }
+
+    fn is_block_namespace(&self, namespace: NamespaceId) -> bool {
+        self.namespace(namespace).is_some_and(|made| matches!(made.kind, NamespaceKind::Block(_)))
     }
 
     fn batch_bytes_max(&self) -> usize {

@@ -157,8 +157,8 @@ commands! {
     Object "object" -2 "readonly" (2 2 1) Generic "2.2.3" Plan "Inspect the internals of a value";
     Wait "wait" 3 "noscript" (0 0 0) Generic "3.0.0" AfterEarlier "Wait for the synchronous replication of the writes before it";
     DbSize "dbsize" 1 "readonly fast" (0 0 0) Server "1.0.0" Plan "Return the number of keys in the selected database";
-    FlushDb "flushdb" -1 "write no_multi" (0 0 0) Server "1.0.0" Plan "Remove all keys from the current database";
-    FlushAll "flushall" -1 "write no_multi" (0 0 0) Server "1.0.0" Plan "Remove all keys from all databases";
+    FlushDb "flushdb" -1 "write" (0 0 0) Server "1.0.0" Plan "Remove all keys from the current database";
+    FlushAll "flushall" -1 "write" (0 0 0) Server "1.0.0" Plan "Remove all keys from all databases";
     Save "save" 1 "admin noscript no_multi" (0 0 0) Server "1.0.0" Plan "Make every write so far durable";
     BgSave "bgsave" -1 "admin noscript no_multi" (0 0 0) Server "1.0.0" Plan "Make every write so far durable";
     LastSave "lastsave" 1 "loading stale fast" (0 0 0) Server "1.0.0" Session "Get the UNIX time stamp of the last successful save";

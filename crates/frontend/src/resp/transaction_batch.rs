@@ -1,9 +1,9 @@
-//! The batch of a transaction: its writes, and the conditions under which they are made.
+//! The batch of a transaction: its writes, the conditions under which they are made, and the databases that it empties.
 //!
-//! Input: writes and checks with their namespaces. Output: one command for the device. Invariant: those of watched keys come
-//! first, so that the position of a condition that fails says if a watched key has changed.
+//! Input: writes and checks with their namespaces, and cleared namespaces. Output: one command for the device. Invariant:
+//! those of watched keys come first, so that the position of a condition that fails says if a watched key has changed.
 
-use headwater_ssd::command::{BatchWrite, NamespaceId, NamespaceRun, SsdCommand};
+use headwater_ssd::command::{BatchClear, BatchWrite, NamespaceId, NamespaceRun, SsdCommand};
 
 /// The writes of a transaction.
 #[derive(Debug, Default)]
@@ -21,8 +21,22 @@ impl TransactionBatch {
         let end = self.writes.len();
         match self.runs.last_mut() {
             Some(run) if run.namespace == namespace => run.end = end,
-            _ => self.runs.push(NamespaceRun { namespace, end }),
+            _ => self.runs.push(NamespaceRun { namespace, end, clear: BatchClear::No }),
         }
+    }
+
+    /// Clears a namespace before all writes.
+    pub(crate) fn clear(&mut self, namespace: NamespaceId) {
+        let (end, clear) = (self.writes.len(), BatchClear::BeforeWrites);
+        match self.runs.last_mut() {
+            Some(run) if run.namespace == namespace => run.clear = clear,
+            _ => self.runs.push(NamespaceRun { namespace, end, clear }),
+        }
+    }
+
+    /// Returns true if there is nothing to write, to check or to clear.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.runs.is_empty()
     }
 
     /// Notes that the keys of what was added so far are watched.
@@ -47,9 +61,9 @@ impl TransactionBatch {
 
     /// Returns the command for the device, with the namespace that it is submitted with; `None` if there is nothing to do.
     pub(crate) fn command(&self) -> Option<(NamespaceId, SsdCommand)> {
-        let NamespaceRun { namespace, .. } = *self.runs.first()?;
+        let NamespaceRun { namespace, clear, .. } = *self.runs.first()?;
         let (writes, runs) = (self.writes.clone(), self.runs.clone());
-        let is_of_one = runs.len() == 1;
+        let is_of_one = runs.len() == 1 && clear == BatchClear::No;
         let command =
             if is_of_one { SsdCommand::Batch { writes } } else { SsdCommand::BatchAcross { writes, runs } };
         Some((namespace, command))

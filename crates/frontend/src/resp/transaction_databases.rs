@@ -12,7 +12,7 @@ use headwater_host::clock::{Clock, Nanos, UnixMillis};
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::{BatchWrite, FrontEndId, NamespaceId, SsdCommand, SsdCompletion, SubmitError};
 use headwater_ssd::engine::DeviceStats;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A key to be read.
 #[derive(Clone, Debug)]
@@ -27,6 +27,10 @@ pub(crate) struct WantedKey {
 pub(crate) struct TransactionDatabases {
     wall: UnixMillis,
     views: BTreeMap<NamespaceId, TransactionView>,
+    /// True if the present command counts keys of a database, and keys of the device have expired and are not removed yet.
+    is_expiring: bool,
+    /// The namespaces that are no databases, which are never cleared.
+    block_namespaces: BTreeSet<NamespaceId>,
 }
 
 impl TransactionDatabases {
@@ -44,6 +48,20 @@ impl TransactionDatabases {
     pub(crate) fn begin_run(&mut self, wall: UnixMillis) {
         self.wall = wall;
         self.views.values_mut().for_each(|view| view.begin_run(wall));
+    }
+
+    /// Stores the number of keys that the device has in a namespace, which the present command counts, and whether keys of
+    /// the device have expired and are not removed yet.
+    pub(crate) fn count_device_keys(&mut self, namespace: NamespaceId, keys: u64, is_expiring: bool) {
+        let view = self.view(namespace);
+        view.count_device_keys(keys);
+        // No key of the device counts behind a clear.
+        self.is_expiring = is_expiring && !view.is_cleared();
+    }
+
+    /// Notes which namespaces are no databases, for a command that clears.
+    pub(crate) fn set_block_namespaces(&mut self, namespaces: BTreeSet<NamespaceId>) {
+        self.block_namespaces = namespaces;
     }
 
     /// Returns true if a command of this run needed a key that was not read.
@@ -95,7 +113,8 @@ impl TransactionDatabases {
         self.view(namespace).learn(key, record);
     }
 
-    /// Returns the batch that makes the changes, if every key read and every watched key is unchanged.
+    /// Returns the batch that makes the changes, if every key read and every watched key is unchanged. It clears a database
+    /// before all writes: of the changes before a clear nothing is left, so that those behind it are all there are.
     pub(crate) fn batch(&self, watched: &WatchedKeys) -> TransactionBatch {
         let mut batch = TransactionBatch::default();
         for ((namespace, key), seen) in &watched.keys {
@@ -105,6 +124,9 @@ impl TransactionDatabases {
         }
         batch.end_watched();
         for (namespace, view) in &self.views {
+            if view.is_cleared() {
+                batch.clear(*namespace);
+            }
             view.writes(watched).for_each(|write| batch.push(*namespace, write));
         }
         batch
@@ -131,6 +153,9 @@ impl CoreDevice for TransactionDatabases {
         token: u64,
         command: SsdCommand,
     ) -> Result<(), SubmitError> {
+        if matches!(command, SsdCommand::Clear) && self.block_namespaces.contains(&namespace) {
+            return Err(SubmitError::Refused(Status::INVALID_NAMESPACE));
+        }
         self.view(namespace).submit(token, command)
     }
 
@@ -158,7 +183,7 @@ impl CoreWork for TransactionDatabases {
     }
 
     fn is_expiring(&self, _wall: UnixMillis) -> bool {
-        self.views.values().any(TransactionView::is_expiring)
+        self.is_expiring
     }
 
     fn stats(&self) -> DeviceStats {
@@ -171,5 +196,45 @@ impl CoreWork for TransactionDatabases {
 
     fn shutdown(&mut self, _clock: &Clock) -> Result<(), String> {
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WALL: UnixMillis = UnixMillis(1_000);
+
+    fn count(databases: &TransactionDatabases, namespace: NamespaceId) -> u64 {
+        CoreWork::stats(databases).keys[namespace.index()]
+    }
+
+    #[test]
+    fn count_of_one_database_does_not_wait_for_what_had_expired_at_the_count_of_another() {
+        // The flag of the first database stayed set, and delayed the count of the second one.
+        let mut databases = TransactionDatabases::default();
+        databases.begin_run(WALL);
+        databases.count_device_keys(NamespaceId(1), 5, true);
+        assert!(databases.is_expiring(WALL));
+        databases.count_device_keys(NamespaceId(2), 7, false);
+        assert!(!databases.is_expiring(WALL));
+        assert_eq!(count(&databases, NamespaceId(1)), 5);
+        assert_eq!(count(&databases, NamespaceId(2)), 7);
+    }
+
+    #[test]
+    fn count_of_a_cleared_database_waits_for_no_key_of_the_device() {
+        let mut databases = TransactionDatabases::default();
+        databases.begin_run(WALL);
+        databases.execute(NamespaceId(1), SsdCommand::Clear).unwrap();
+        databases.count_device_keys(NamespaceId(1), 5, true);
+        assert!(!databases.is_expiring(WALL));
+        assert_eq!(count(&databases, NamespaceId(1)), 0);
+        databases.count_device_keys(NamespaceId(2), 7, true);
+        assert!(databases.is_expiring(WALL), "the other database has keys of the device");
+        databases.begin_run(WALL);
+        databases.count_device_keys(NamespaceId(1), 5, true);
+        assert!(databases.is_expiring(WALL), "a new run begins with what the device has");
+        assert_eq!(count(&databases, NamespaceId(1)), 5);
     }
 }

@@ -277,7 +277,7 @@ impl TransactionRun {
         }
         self.batch = self.databases.batch(&self.watched);
         self.grown += self.out.len();
-        if self.batch.keys() == 0 { self.finished(context.shared) } else { RunStage::Write }
+        if self.batch.is_empty() { self.finished(context.shared) } else { RunStage::Write }
     }
 
     /// Runs a command, or the first part of one that takes long, which is then returned.

@@ -4,6 +4,9 @@
 //! Input: records read from the device, and the device commands of the transaction's commands, which are executed here at
 //! once. Output: their completions, the keys that must be read first, and the batch that makes it all true.
 //! Invariant: a command that needs a key that was not read finds no such key, and the run that did so is repeated.
+//!
+//! A clear (FLUSHDB) hides what the device has: from then on a key is there only if the transaction made it, so that no key
+//! need be read, and the device is asked for no list. What was read before the clear stays a condition of the batch.
 
 use super::transaction::WatchedKeys;
 use bytes::Bytes;
@@ -47,8 +50,10 @@ pub(crate) struct TransactionView {
     wall: UnixMillis,
     /// Records as they were read from the device, `None` for a missing one.
     known: BTreeMap<Bytes, Option<ViewRecord>>,
-    /// Records as the transaction made them, `None` for a removed one.
+    /// Records as the transaction made them, `None` for a removed one of the device.
     changed: BTreeMap<Bytes, Option<ViewRecord>>,
+    /// True if the transaction has removed every key of the device.
+    cleared: bool,
     wanted: BTreeMap<Bytes, KeyDetail>,
     completions: VecDeque<SsdCompletion>,
     own_sequences: u64,
@@ -56,8 +61,8 @@ pub(crate) struct TransactionView {
     copied: usize,
     /// The keys that a command lists, which the device must be asked for.
     listing: Option<KeyRange>,
-    /// The keys of the device, and whether some of them have expired, when they were counted last.
-    device_keys: (u64, bool),
+    /// The keys of the device when they were counted last.
+    device_keys: u64,
 }
 
 /// A part of the device's order of keys.
@@ -75,12 +80,13 @@ impl TransactionView {
             wall: UnixMillis::default(),
             known: BTreeMap::new(),
             changed: BTreeMap::new(),
+            cleared: false,
             wanted: BTreeMap::new(),
             completions: VecDeque::new(),
             own_sequences: 0,
             copied: 0,
             listing: None,
-            device_keys: (0, false),
+            device_keys: 0,
         }
     }
 
@@ -88,6 +94,7 @@ impl TransactionView {
     pub(crate) fn begin_run(&mut self, wall: UnixMillis) {
         self.wall = wall;
         self.changed.clear();
+        self.cleared = false;
         self.wanted.clear();
         self.completions.clear();
         self.own_sequences = 0;
@@ -110,13 +117,21 @@ impl TransactionView {
         self.listing
     }
 
-    /// Stores the number of keys of the device, and whether some of them have expired and are not removed yet.
-    pub(crate) fn count_device_keys(&mut self, keys: u64, is_expiring: bool) {
-        self.device_keys = (keys, is_expiring);
+    /// Returns true if the transaction has removed every key of the device.
+    pub(crate) fn is_cleared(&self) -> bool {
+        self.cleared
+    }
+
+    /// Stores the number of keys of the device.
+    pub(crate) fn count_device_keys(&mut self, keys: u64) {
+        self.device_keys = keys;
     }
 
     /// Notes that each changed key must be known: a list or a number of keys depends on it.
     pub(crate) fn want_changed(&mut self) {
+        if self.cleared {
+            return;
+        }
         for key in self.changed.keys().filter(|key| !self.known.contains_key(*key)) {
             self.wanted.entry(key.clone()).or_insert(KeyDetail::Metadata);
         }
@@ -133,13 +148,16 @@ impl TransactionView {
 
     /// Returns the number of keys with the changes of the transaction.
     pub(crate) fn key_count(&self) -> u64 {
+        if self.cleared {
+            return self.changed.values().filter(|record| self.is_alive(record.as_ref())).count() as u64;
+        }
         let changed = |made: bool| {
             let alike = |(key, record): &(&Bytes, &Option<ViewRecord>)| {
                 self.is_alive(record.as_ref()) == made && self.is_on_device(key) != made
             };
             self.changed.iter().filter(alike).count() as u64
         };
-        (self.device_keys.0 + changed(true)).saturating_sub(changed(false))
+        (self.device_keys + changed(true)).saturating_sub(changed(false))
     }
 
     /// Applies the changes to a list of the device's keys, which ends the wait of the command that lists them. Keys that
@@ -157,12 +175,16 @@ impl TransactionView {
             Some(None) => false,
             None => true,
         });
-        if range.position != ListPosition::START {
-            return;
+        if range.position == ListPosition::START {
+            self.list_made(completion);
         }
+    }
+
+    /// Adds the keys that the transaction made and the device has not.
+    fn list_made(&self, completion: &mut SsdCompletion) {
         for (key, record) in &self.changed {
             if let Some(record) = record
-                && !self.is_on_device(key)
+                && (self.cleared || !self.is_on_device(key))
             {
                 let (value_bytes, expiry_ms) = (record.value_bytes, record.expiry_ms);
                 completion.keys.push(ListedKey { key: key.clone(), value_bytes, expiry_ms });
@@ -223,6 +245,7 @@ impl TransactionView {
     fn find(&mut self, key: &Bytes, detail: KeyDetail) -> Option<ViewRecord> {
         let found = match (self.changed.get(key), self.known.get(key)) {
             (Some(made), _) => made.clone(),
+            (None, _) if self.cleared => None,
             (None, Some(None)) => None,
             (None, Some(Some(read))) if detail == KeyDetail::Metadata || read.value.is_some() => {
                 Some(read.clone())
@@ -268,6 +291,20 @@ impl TransactionView {
         self.changed.insert(key, Some(record));
     }
 
+    fn remove(&mut self, key: Bytes) {
+        if self.cleared {
+            // The clear removes what the device has.
+            self.changed.remove(&key);
+        } else {
+            self.changed.insert(key, None);
+        }
+    }
+
+    fn clear(&mut self) {
+        self.changed.clear();
+        self.cleared = true;
+    }
+
     fn read(&mut self, key: &Bytes, detail: KeyDetail, completion: &mut SsdCompletion) -> Option<Bytes> {
         let Some(found) = self.find(key, detail) else {
             completion.status = Status::KEY_DOES_NOT_EXIST;
@@ -293,18 +330,20 @@ impl TransactionView {
         for write in writes {
             match write {
                 BatchWrite::Store { key, value, expiry, .. } => self.put(key, value, expiry),
-                BatchWrite::Delete { key, .. } => drop(self.changed.insert(key, None)),
+                BatchWrite::Delete { key, .. } => self.remove(key),
                 BatchWrite::Check { .. } => {}
             }
         }
     }
 
-    /// Takes a device command: its completion is there at once, unless it lists keys.
+    /// Takes a device command: its completion is there at once, unless it lists keys of the device.
     ///
     /// # Errors
     /// The command can never succeed.
     pub(crate) fn submit(&mut self, token: u64, command: SsdCommand) -> Result<(), SubmitError> {
-        if let SsdCommand::List { position, keys_max } = command {
+        if let SsdCommand::List { position, keys_max } = command
+            && !self.cleared
+        {
             self.listing = Some(KeyRange { position, keys_max });
             return Ok(());
         }
@@ -320,13 +359,9 @@ impl TransactionView {
 
     /// Returns the length of a key's value as far as is known, 0 if there is no such key.
     pub(crate) fn value_bytes(&self, key: &[u8]) -> usize {
-        let record = self.changed.get(key).or_else(|| self.known.get(key)).and_then(Option::as_ref);
+        let of_device = || self.known.get(key).filter(|_| !self.cleared);
+        let record = self.changed.get(key).or_else(of_device).and_then(Option::as_ref);
         record.map_or(0, |record| to_usize(record.value_bytes.into()))
-    }
-
-    /// Returns true if keys of the device have expired and are not removed yet.
-    pub(crate) fn is_expiring(&self) -> bool {
-        self.device_keys.1
     }
 
     /// Executes a device command.
@@ -369,7 +404,7 @@ impl TransactionView {
                     completion.status = Status::KEY_DOES_NOT_EXIST;
                 }
                 if completion.status.is_success() {
-                    self.changed.insert(key, None);
+                    self.remove(key);
                 }
             }
             SsdCommand::Batch { writes } => {
@@ -381,6 +416,10 @@ impl TransactionView {
                 }
                 self.batch_of_command(writes, &mut completion);
             }
+            // All keys come with the first part.
+            SsdCommand::List { position: ListPosition::START, .. } => self.list_made(&mut completion),
+            SsdCommand::List { .. } => {}
+            SsdCommand::Clear => self.clear(),
             // What it waits for is covered by the batch of the whole transaction.
             SsdCommand::Fence { .. } => {}
             _ => return Err(Status::INVALID_OPCODE),

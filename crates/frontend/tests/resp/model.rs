@@ -251,7 +251,7 @@ impl KvDeviceModel {
         }
     }
 
-    fn clear(&mut self, namespace: NamespaceId) {
+    pub(crate) fn clear(&mut self, namespace: NamespaceId) {
         self.sequence += 1;
         let sequence = self.sequence;
         let cleared: Vec<_> = self.records.keys().filter(|key| key.0 == namespace.0).cloned().collect();

@@ -1,10 +1,11 @@
 //! The batches of the model of the device.
 //!
-//! Input: a batch of one namespace or of several. Output: the completion. Invariant: all of the writes happen, or none.
+//! Input: a batch of one namespace or of several. Output: the completion. Invariant: all of the writes happen, or none;
+//! conditions are decided first, and writes come behind all clears.
 
 use crate::model::KvDeviceModel;
 use headwater_host::clock::UnixMillis;
-use headwater_ssd::command::{BatchWrite, NamespaceId, NamespaceRun, SsdCommand, SsdCompletion};
+use headwater_ssd::command::{BatchClear, BatchWrite, NamespaceId, NamespaceRun, SsdCommand, SsdCompletion};
 
 impl KvDeviceModel {
     /// Carries out a batch, and sets position and status of its completion.
@@ -37,6 +38,9 @@ impl KvDeviceModel {
                 completion.position = u32::try_from(at).unwrap();
                 return;
             }
+        }
+        for run in runs.iter().filter(|run| run.clear == BatchClear::BeforeWrites) {
+            self.clear(run.namespace);
         }
         for (at, write) in writes.iter().enumerate() {
             match write {

@@ -3,7 +3,7 @@
 //! Input: a command. Output: nothing, or the status of the limit that it exceeds. Invariant: a refused command has no effect.
 
 use headwater_nvme::spec::status::Status;
-use headwater_ssd::command::{BatchWrite, SsdCommand};
+use headwater_ssd::command::{BatchClear, BatchWrite, SsdCommand};
 use headwater_ssd::limits::{KEY_BYTES_MAX, LOG_VALUE_BYTES_MAX};
 
 /// Checks the lengths of keys, and of the values of a batch.
@@ -33,6 +33,7 @@ pub(crate) fn keys_of(command: &SsdCommand) -> Option<Vec<&[u8]>> {
         | SsdCommand::OpenValue { key, .. }
         | SsdCommand::Exist { key, .. }
         | SsdCommand::Delete { key, .. } => Some(vec![key]),
+        SsdCommand::BatchAcross { runs, .. } if runs.iter().any(|run| run.clear != BatchClear::No) => None,
         SsdCommand::Batch { writes } | SsdCommand::BatchAcross { writes, .. } => {
             Some(writes.iter().map(|write| &write.key()[..]).collect())
         }

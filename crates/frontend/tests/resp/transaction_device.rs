@@ -16,16 +16,16 @@ use std::net::{SocketAddr, TcpStream};
 const WALL: UnixMillis = UnixMillis(1_000_000);
 
 /// A front end over a device, and one client, run by the test turn by turn.
-struct DeviceBench {
+pub(crate) struct DeviceBench {
     front_end: RespFrontEnd,
-    device: SsdDevice<MemoryMedia>,
+    pub(crate) device: SsdDevice<MemoryMedia>,
     config: DeviceConfig,
     stream: TcpStream,
     turn: u64,
 }
 
 impl DeviceBench {
-    fn new(config: DeviceConfig) -> Self {
+    pub(crate) fn new(config: DeviceConfig) -> Self {
         Self::on(MemoryMedia::erased(FlashGeometry::with_blocks(64)).unwrap(), config)
     }
 
@@ -40,17 +40,17 @@ impl DeviceBench {
     }
 
     /// Cuts the power, and opens the device again.
-    fn cut(self) -> Self {
+    pub(crate) fn cut(self) -> Self {
         Self::on(self.device.into_media().after_power_cut(), self.config)
     }
 
-    fn turn(&mut self) {
+    pub(crate) fn turn(&mut self) {
         self.turn += 3_000;
         self.front_end.poll(&mut self.device, Nanos(self.turn), WALL);
         self.device.poll(Nanos(self.turn), WALL);
     }
 
-    fn send(&mut self, lines: &[&str]) {
+    pub(crate) fn send(&mut self, lines: &[&str]) {
         for line in lines {
             let words: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
             self.stream.write_all(&encode(&words)).unwrap();
@@ -58,7 +58,7 @@ impl DeviceBench {
     }
 
     /// Sends commands, and returns the reply of the last one.
-    fn last_of(&mut self, lines: &[&str]) -> RespValue {
+    pub(crate) fn last_of(&mut self, lines: &[&str]) -> RespValue {
         self.send(&[lines, &["ECHO behind-all"]].concat());
         let mut all = Vec::new();
         while !all.ends_with(b"behind-all\r\n") {
@@ -74,7 +74,7 @@ impl DeviceBench {
     }
 
     /// Runs a change of the namespace table.
-    fn change(&mut self, namespace: NamespaceId, change: NamespaceChange) -> NamespaceId {
+    pub(crate) fn change(&mut self, namespace: NamespaceId, change: NamespaceChange) -> NamespaceId {
         let other = FrontEndId(40);
         self.device.submit(other, namespace, 1, SsdCommand::Namespace(change)).unwrap();
         for _ in 0..1_000 {

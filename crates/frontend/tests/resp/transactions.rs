@@ -222,8 +222,6 @@ fn commands_that_cannot_be_in_a_transaction_are_refused_when_they_are_queued() {
     let node = TestNode::start(5, 1_000);
     let mut wire = node.connect();
     for line in [
-        "FLUSHDB",
-        "FLUSHALL",
         "SAVE",
         "BGSAVE",
         "DEBUG SLEEP 0",

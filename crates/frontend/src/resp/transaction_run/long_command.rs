@@ -9,6 +9,7 @@ use super::{KeyReads, MemoryRefusal, RunStage, TransactionRun, step_of};
 use crate::core_device::CoreDevice;
 use crate::resp::command_table::RespCommand;
 use crate::resp::errors;
+use crate::resp::limits::DATABASES;
 use crate::resp::operation::RespOperation;
 use crate::resp::operation_step::{DriveResult, OperationContext};
 use crate::resp::state::RespState;
@@ -71,8 +72,14 @@ impl TransactionRun {
                 return true;
             }
         }
-        if verb == RespCommand::DbSize {
-            self.count_device_keys(namespace, context);
+        match verb {
+            RespCommand::DbSize => self.count_device_keys(namespace, context),
+            RespCommand::FlushDb | RespCommand::FlushAll => {
+                let all = (1..).take(DATABASES).map(NamespaceId);
+                let is_block = |namespace: &NamespaceId| context.device.is_block_namespace(*namespace);
+                self.databases.set_block_namespaces(all.filter(is_block).collect());
+            }
+            _ => {}
         }
         is_long(verb) && self.databases.is_incomplete()
     }
@@ -83,9 +90,8 @@ impl TransactionRun {
         context: &OperationContext<'_, S>,
     ) {
         let keys = context.device.stats().keys[namespace.index()];
-        self.databases
-            .view(namespace)
-            .count_device_keys(keys, context.device.is_expiring(context.shared.wall));
+        let is_expiring = context.device.is_expiring(context.shared.wall);
+        self.databases.count_device_keys(namespace, keys, is_expiring);
     }
 
     /// Goes on with a command; returns the next stage, or the result of the drive.
