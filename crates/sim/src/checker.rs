@@ -157,6 +157,16 @@ impl DeviceChecker {
         checker
     }
 
+    /// Notes keys that commands will name. A batch may clear a key that a later command names first, because only the keys
+    /// that it names itself keep their order.
+    pub fn expect_keys(&mut self, namespaces: u8, keys: impl Iterator<Item = Bytes>) {
+        for key in keys {
+            for number in 1..=namespaces {
+                self.key(NamespaceId(number), &key);
+            }
+        }
+    }
+
     /// Registers a command that the device accepted under this token; tokens increase.
     ///
     /// # Errors

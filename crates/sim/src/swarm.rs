@@ -9,8 +9,8 @@
 
 use crate::simulated_device::DeviceActivity;
 use crate::world::{
-    ACROSS_SEEDS, CHECK_SEEDS, EXTENT_SEEDS, LineSink, PART_SEEDS, REUSE_SEEDS, RunFailure, RunReport,
-    SWARM_SEEDS, WorldConfig,
+    ACROSS_SEEDS, BATCH_CLEAR_SEEDS, CHECK_SEEDS, EXTENT_SEEDS, LineSink, PART_SEEDS, REUSE_SEEDS,
+    RunFailure, RunReport, SWARM_SEEDS, WorldConfig,
 };
 use headwater_host::clock::{Clock, Nanos};
 use headwater_host::width::to_usize;
@@ -32,7 +32,18 @@ const EVENTS_KEPT: usize = 200;
 const WATCH_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The kinds of a fresh swarm, by turns. Half of the worlds are small ones that are of no other kind.
-const FRESH_KINDS: &[u64] = &[0, 0, REUSE_SEEDS, ACROSS_SEEDS, 0, EXTENT_SEEDS, 0, CHECK_SEEDS + PART_SEEDS];
+const FRESH_KINDS: &[u64] = &[
+    0,
+    0,
+    REUSE_SEEDS,
+    ACROSS_SEEDS,
+    0,
+    EXTENT_SEEDS,
+    0,
+    CHECK_SEEDS + PART_SEEDS,
+    0,
+    ACROSS_SEEDS + BATCH_CLEAR_SEEDS,
+];
 
 /// The seeds of a swarm, and its end.
 #[derive(Clone, Copy, Debug)]

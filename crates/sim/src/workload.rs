@@ -9,8 +9,8 @@ use bytes::Bytes;
 use headwater_host::clock::UnixMillis;
 use headwater_host::width::to_usize;
 use headwater_ssd::command::{
-    BatchWrite, ListPosition, NamespaceId, NamespaceRun, ReadRelease, RecordExpiry, Sequence, SsdCommand,
-    WriteCondition,
+    BatchClear, BatchWrite, ListPosition, NamespaceId, NamespaceRun, ReadRelease, RecordExpiry, Sequence,
+    SsdCommand, WriteCondition,
 };
 use headwater_ssd::limits::BATCH_RUNS_MAX;
 use std::ops::Range;
@@ -46,6 +46,8 @@ pub struct WorkloadConfig {
     pub checks: FeatureUse,
     /// The use of batches over several namespaces.
     pub across: FeatureUse,
+    /// The use of clears by batches over several namespaces.
+    pub batch_clears: FeatureUse,
     /// Most writes of one batch.
     pub batch_writes_max: usize,
 }
@@ -294,6 +296,14 @@ impl CommandStream {
         BatchWrite::Store { key, value, condition, expiry }
     }
 
+    /// Makes a batch clear a namespace: one that it writes to, or any.
+    fn add_clears(&mut self, runs: &mut Vec<NamespaceRun>) {
+        if self.rng.u8(0..3) == 0 && runs.len() < BATCH_RUNS_MAX {
+            runs.insert(0, NamespaceRun { namespace: self.any_namespace(), end: 0, clear: BatchClear::No });
+        }
+        runs[0].clear = BatchClear::BeforeWrites;
+    }
+
     /// Returns a batch over several namespaces, some in one run each, some in many.
     fn batch_across(&mut self, wall: UnixMillis, known: KnownSequence<'_>) -> WorkloadRequest {
         let keys = to_usize(u64::from(self.config.keys)) * usize::from(self.config.namespaces);
@@ -325,6 +335,9 @@ impl CommandStream {
             }
         }
         shorten(&mut writes, self.batch_bytes_max);
+        if self.config.batch_clears == FeatureUse::Some && self.rng.u8(0..4) == 0 {
+            self.add_clears(&mut runs);
+        }
         let namespace = runs.first().map_or(NamespaceId::FIRST, |run| run.namespace);
         WorkloadRequest { namespace, command: SsdCommand::BatchAcross { writes, runs } }
     }
@@ -427,6 +440,7 @@ mod tests {
             conditions: FeatureUse::Some,
             checks: FeatureUse::Never,
             across: FeatureUse::Never,
+            batch_clears: FeatureUse::Never,
             batch_writes_max: BATCH_WRITES,
         }
     }

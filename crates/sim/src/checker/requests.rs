@@ -6,7 +6,10 @@ use super::keys::{RecordLifetime, ValueFingerprint, WriteEffect};
 use super::{CheckedCommand, CheckedKind, DeviceChecker, DurabilityPoint, payload_bytes};
 use bytes::Bytes;
 use headwater_host::clock::UnixMillis;
-use headwater_ssd::command::{BatchWrite, NamespaceId, RecordExpiry, SsdCommand, WriteCondition};
+use headwater_ssd::command::{
+    BatchClear, BatchWrite, NamespaceId, NamespaceRun, RecordExpiry, SsdCommand, WriteCondition,
+};
+use std::collections::BTreeSet;
 
 /// A write or a check of one key.
 #[derive(Clone, Debug)]
@@ -46,16 +49,8 @@ impl DeviceChecker {
             SsdCommand::Batch { writes } => {
                 write(writes.iter().map(|one| self.batch_write(namespace, one)).collect(), false)
             }
-            SsdCommand::BatchAcross { writes, runs } => {
-                let namespaces = (0..).map(|at| runs.iter().find(|run| at < run.end));
-                let writes = writes.iter().zip(namespaces.flatten());
-                write(writes.map(|(one, run)| self.batch_write(run.namespace, one)).collect(), false)
-            }
-            SsdCommand::Clear => {
-                let keys = self.space(namespace).into_iter().flat_map(|space| space.keys.keys());
-                let delete = |key| KeyRequest::delete(namespace, key, WriteCondition::Always);
-                write(keys.map(delete).collect(), false)
-            }
+            SsdCommand::BatchAcross { writes, runs } => write(self.batch_across(writes, runs), false),
+            SsdCommand::Clear => write(self.clear(namespace).collect(), false),
             SsdCommand::Retrieve { key, bytes_max, release, .. } => {
                 CheckedKind::Read { key: key.clone(), whole_below: *bytes_max, release: *release }
             }
@@ -95,6 +90,34 @@ impl DeviceChecker {
                 KeyRequest { namespace, key: key.clone(), condition: *condition, effect: None }
             }
         }
+    }
+
+    /// Describes a clear: it deletes every key that is known.
+    fn clear(&self, namespace: NamespaceId) -> impl Iterator<Item = KeyRequest> {
+        let keys = self.space(namespace).into_iter().flat_map(|space| space.keys.keys());
+        keys.map(move |key| KeyRequest::delete(namespace, key, WriteCondition::Always))
+    }
+
+    /// Describes a batch over several namespaces. In one that it clears, a check deletes its key, and so do all keys that the
+    /// batch does not name; they come behind those that it names, whose positions a refusal tells.
+    fn batch_across(&self, writes: &[BatchWrite], runs: &[NamespaceRun]) -> Vec<KeyRequest> {
+        let cleared: BTreeSet<NamespaceId> =
+            runs.iter().filter(|run| run.clear != BatchClear::No).map(|run| run.namespace).collect();
+        let run_of = |at: usize| runs.iter().find(|run| at < run.end);
+        let mut keys: Vec<KeyRequest> = Vec::new();
+        for (one, run) in writes.iter().zip((0..).map(run_of)) {
+            let Some(run) = run else { continue };
+            let mut request = self.batch_write(run.namespace, one);
+            if request.effect.is_none() && cleared.contains(&run.namespace) {
+                request.effect = Some(WriteEffect::Delete);
+            }
+            keys.push(request);
+        }
+        let named: BTreeSet<(NamespaceId, Bytes)> =
+            keys.iter().map(|one| (one.namespace, one.key.clone())).collect();
+        let rest = cleared.into_iter().flat_map(|namespace| self.clear(namespace));
+        keys.extend(rest.filter(|one| !named.contains(&(one.namespace, one.key.clone()))));
+        keys
     }
 
     fn lifetime(&self, namespace: NamespaceId, key: &Bytes, expiry: RecordExpiry) -> RecordLifetime {

@@ -203,6 +203,10 @@ pub const EXTENT_SEEDS: u64 = 1 << 52;
 /// nanoseconds, have this bit and the one below it set: a seed with both is none of this kind.
 pub const ACROSS_SEEDS: u64 = 1 << 60;
 
+/// Added to a seed with [`ACROSS_SEEDS`]: batches of the world clear namespaces before they write. In other seeds the bit has
+/// no meaning of its own.
+pub const BATCH_CLEAR_SEEDS: u64 = 1 << 55;
+
 /// Returns true for a seed of a world whose batches have keys of several namespaces.
 const fn is_across(seed: u64) -> bool {
     seed & (ACROSS_SEEDS | ACROSS_SEEDS >> 1) == ACROSS_SEEDS
@@ -210,7 +214,7 @@ const fn is_across(seed: u64) -> bool {
 
 /// Returns the seed without the parts that change the medium, so that the worlds differ in nothing else.
 pub(super) const fn drawn_seed(seed: u64) -> u64 {
-    let across = if is_across(seed) { ACROSS_SEEDS } else { 0 };
+    let across = if is_across(seed) { ACROSS_SEEDS | BATCH_CLEAR_SEEDS } else { 0 };
     let kinds = LYING_SEEDS | FILE_SEEDS | REUSE_SEEDS | LONG_SEEDS | CHECK_SEEDS | PART_SEEDS | EXTENT_SEEDS;
     seed & !(kinds | across)
 }
@@ -252,6 +256,9 @@ impl WorldConfig {
         }
         if is_across(seed) {
             across_config::change(&mut config.device, &mut config.workload, drawn);
+            if seed & BATCH_CLEAR_SEEDS != 0 {
+                config.workload.batch_clears = FeatureUse::Some;
+            }
             // The block namespace would be one of them, and their keys are counted in no promise of room.
             (config.block_namespace, config.room_bytes) = (None, 0);
         }
@@ -302,6 +309,7 @@ impl WorldConfig {
             conditions: FeatureUse::Some,
             checks: FeatureUse::Never,
             across: FeatureUse::Never,
+            batch_clears: FeatureUse::Never,
             batch_writes_max: BATCH_WRITES,
         };
         if rng.u8(0..4) == 0 {

@@ -7,7 +7,7 @@ use super::{FAILURES, FailureCause, SimWorld, WorldConfig};
 use crate::checker::{DeviceChecker, PromiseViolation};
 use crate::media::CrashImage;
 use crate::simulated_device::SimulatedDevice;
-use crate::workload::FeatureUse;
+use crate::workload::{FeatureUse, key_bytes};
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::SsdCompletion;
 
@@ -35,6 +35,9 @@ pub(super) enum MediumPast {
 pub(super) fn checker_of(config: &WorldConfig) -> DeviceChecker {
     let mut checker = DeviceChecker::new(&config.device.durability);
     checker.expect_room(config.room_bytes);
+    if config.workload.batch_clears != FeatureUse::Never {
+        checker.expect_keys(config.workload.namespaces, (0..config.workload.keys).map(key_bytes));
+    }
     if config.switches.resting_faults != FeatureUse::Never {
         // Damage behind a boot can take the last commit, which an earlier boot made.
         checker.begin_faulty();

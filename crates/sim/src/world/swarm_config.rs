@@ -154,6 +154,7 @@ fn workload(rng: &mut fastrand::Rng, size: WorldSize) -> WorkloadConfig {
         conditions: feature(rng),
         checks: FeatureUse::Never,
         across: FeatureUse::Never,
+        batch_clears: FeatureUse::Never,
         batch_writes_max: BATCH_WRITES,
     }
 }

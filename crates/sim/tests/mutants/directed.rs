@@ -12,8 +12,8 @@ use headwater_sim::workload::{
     BATCH_WRITES, CHAINED_BYTES, CommandShares, FeatureUse, ValueLengths, WorkloadConfig,
 };
 use headwater_sim::world::{
-    ACROSS_SEEDS, BootLength, EXTENT_SEEDS, FILE_SEEDS, MediumHonesty, PART_SEEDS, REUSE_SEEDS, SWARM_SEEDS,
-    SimWorld, WorldConfig, WorldSwitches,
+    ACROSS_SEEDS, BATCH_CLEAR_SEEDS, BootLength, EXTENT_SEEDS, FILE_SEEDS, MediumHonesty, PART_SEEDS,
+    REUSE_SEEDS, SWARM_SEEDS, SimWorld, WorldConfig, WorldSwitches,
 };
 use headwater_ssd::engine::{DeviceConfig, SsdDevice};
 use headwater_ssd::limits::EXTENT_BYTES;
@@ -37,6 +37,7 @@ pub(crate) fn world(mutant: Mutant, number: u64) -> Option<SimWorld<'static, Ssd
         Mutant::CommitSplitsBatch | Mutant::CollectedDuringBatch => batches_in_parts(number),
         Mutant::FirstDurabilityCounts => WorldConfig::from_seed(ACROSS_SEEDS + number),
         Mutant::ClearNotAwaited | Mutant::OneClearAwaited => batches_behind_clears(number),
+        Mutant::BatchClearNotAwaited | Mutant::CommitBehindBatchClear => batches_that_clear(number),
         Mutant::FreedBlocksNotFilled => checkpoints_beside_reuse(number),
         Mutant::CheckpointDuringClear => checkpoints_behind_clears(number),
         Mutant::ExtentsNotAwaited
@@ -68,6 +69,7 @@ fn bare(preset: TimingPreset, plans: Vec<FaultPlan>) -> WorldConfig {
             conditions: FeatureUse::Never,
             checks: FeatureUse::Never,
             across: FeatureUse::Never,
+            batch_clears: FeatureUse::Never,
             batch_writes_max: BATCH_WRITES,
         },
         block_namespace: None,
@@ -175,6 +177,13 @@ fn batches_behind_clears(number: u64) -> WorldConfig {
     (config.workload.chained_every, config.workload.batch_writes_max) = (0, 60);
     config.workload.shares.clear = 20;
     WorldConfig { commands_max: 3_000, depth: 16, ..config }
+}
+
+/// Writes batches that clear namespaces of many keys before their writes.
+fn batches_that_clear(number: u64) -> WorldConfig {
+    let mut config = batches_behind_clears(BATCH_CLEAR_SEEDS + number);
+    config.workload.shares.clear = 0;
+    config
 }
 
 /// Clears many keys, writes a checkpoint at once, and cuts the power.
