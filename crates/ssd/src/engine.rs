@@ -178,6 +178,10 @@ impl<M: Media> SsdDevice<M> {
 
     /// Ends an operation and queues its completion for release.
     fn finish_operation(&mut self, at: usize, ExecutionOutcome { mut completion, gate }: ExecutionOutcome) {
+        let claims = std::mem::take(&mut self.operations[at].throttle_claims);
+        if !claims.is_empty() {
+            self.drop_claims(claims);
+        }
         let operation = &mut self.operations[at];
         completion.token = operation.token;
         operation.fill_completion(&mut completion);

@@ -19,9 +19,12 @@ impl<M: Media> SsdDevice<M> {
         let Some(at) = self.operations.find(front_end, token) else {
             return false;
         };
-        let begun = self.operations[at].started.is_some();
-        if begun || !(self.schedule.remove_waiting(at, &self.operations) || self.throttle.remove_waiting(at))
-        {
+        if self.operations[at].started.is_some() {
+            return false;
+        }
+        // A batch that waits for limits holds its keys too.
+        let was_throttled = self.throttle.remove_waiting(at);
+        if !self.schedule.remove_waiting(at, &self.operations) && !was_throttled {
             return false;
         }
         let completion = SsdCompletion::new(token, Status::ABORT_REQUESTED);

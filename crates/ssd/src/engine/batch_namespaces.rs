@@ -63,6 +63,17 @@ impl NamespaceSet {
         self.0 == 0
     }
 
+    /// Removes the first member.
+    #[inline]
+    pub(crate) fn take_first(&mut self) -> Option<NamespaceId> {
+        if self.is_empty() {
+            return None;
+        }
+        let first = self.iter().next()?;
+        self.0 &= !(1 << first.index());
+        Some(first)
+    }
+
     /// Returns the number of members.
     pub(crate) fn len(self) -> usize {
         to_usize(self.0.count_ones().into())

@@ -8,7 +8,7 @@ use crate::command::{
     SsdCompletion, ValueSink,
 };
 use crate::engine::batch_keys::{BatchChecks, BatchKeys, SHORT_BATCH_WRITES, names_key_twice};
-use crate::engine::batch_namespaces::BatchNamespaces;
+use crate::engine::batch_namespaces::{BatchNamespaces, NamespaceSet};
 use crate::engine::batch_plan::BatchPlan;
 use crate::engine::execute::BlockBatch;
 use crate::engine::key_span::{KeySpan, merged};
@@ -167,6 +167,8 @@ pub(crate) struct DeviceOperation {
     pub(crate) extent_store: Option<ExtentStore>,
     /// The progress of a batch that is carried out in parts.
     pub(crate) batch_plan: Option<Box<BatchPlan>>,
+    /// The namespaces whose limits a batch over several has still to wait for.
+    pub(crate) throttle_claims: NamespaceSet,
     pub(crate) submitted: Nanos,
     pub(crate) started: Option<Nanos>,
 }
@@ -200,6 +202,7 @@ impl DeviceOperation {
             store_progress: None,
             extent_store: None,
             batch_plan: None,
+            throttle_claims: NamespaceSet::default(),
             submitted: now,
             started: None,
         }

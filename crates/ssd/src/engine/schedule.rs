@@ -44,9 +44,9 @@ pub(super) struct OperationSchedule {
     /// Records that the prefetched ones of these will read.
     prefetched: Vec<Option<IndexEntry>>,
     /// Operations to run (again) before any new one.
-    runnable: VecDeque<usize>,
+    pub(super) runnable: VecDeque<usize>,
     /// Spans of keys and blocks that operations hold while they are stalled or wait for another.
-    held: HeldSpans,
+    pub(super) held: HeldSpans,
     /// Operations stalled for room, in order.
     waiting_for_room: VecDeque<usize>,
     /// Operations that wait until a cleared namespace has left the index, in order.
@@ -299,7 +299,7 @@ impl<M: Media> SsdDevice<M> {
 
     /// Runs one operation, unless one of its keys is held by another.
     pub(super) fn run_operation(&mut self, at: usize) {
-        if self.wait_for_held_keys(at) || self.wait_for_clear(at) {
+        if self.wait_for_held_keys(at) || self.wait_for_limits(at) || self.wait_for_clear(at) {
             return;
         }
         let waits_for_room = self.schedule.waiting_for_room.front().is_some_and(|first| *first != at);

@@ -65,7 +65,7 @@ impl<M: Media> SsdDevice<M> {
         }
         let at = self.operations.insert(operation);
         if throttled {
-            self.admit(at, None);
+            self.admit(at);
         } else {
             self.schedule.incoming.push_back(at);
         }

@@ -1,13 +1,18 @@
 //! Throttles commands to the limits of their namespace.
 //!
 //! Input: operations of namespaces with limits, in the order of their submission. Output: the same operations in the
-//! same order, none before its start time. A batch over several namespaces waits for one after the other. Invariant: a
-//! throttled namespace delays no command that is not its own, and its commands do not overtake each other but for such a
-//! batch, which they may overtake while it waits for its next namespace.
+//! same order, none before its start time. Invariant: a throttled namespace delays no command that is not its own, and its
+//! commands do not overtake each other.
+//!
+//! A batch over several namespaces is different: it waits when its turn to run comes, for one namespace after the other, and
+//! holds its keys meanwhile, so that no operation on one of them overtakes it and each bucket is paid once. From its
+//! submission on it has a claim on a place in the queue of each of its namespaces with limits, so that no queue grows beyond
+//! [`THROTTLED_MAX`].
 
 use super::SsdDevice;
 use crate::command::{BatchWrite, LbaRange, NamespaceId, SsdCommand, SubmitError};
-use crate::engine::operation::{DeviceOperation, OperationWork};
+use crate::engine::batch_namespaces::NamespaceSet;
+use crate::engine::operation::{DeviceOperation, KeyHold, OperationWork};
 use crate::index::RecordIndex;
 use crate::limits::{NAMESPACES, THROTTLED_MAX};
 use crate::media::Media;
@@ -21,6 +26,8 @@ use std::collections::VecDeque;
 struct ThrottleQueue {
     bucket: RateLimiter,
     queue: VecDeque<usize>,
+    /// Batches over several namespaces that will wait here.
+    claims: usize,
     /// Start time of the first operation under `limits`.
     next_start: Nanos,
     /// Limits that the start time was computed from.
@@ -63,7 +70,9 @@ impl CommandThrottle {
     #[inline]
     pub(super) fn check_room(&self, namespace: NamespaceId, command: &SsdCommand) -> Result<(), SubmitError> {
         let is_full = |namespace: NamespaceId| {
-            self.queues.get(namespace.index()).is_some_and(|line| line.queue.len() >= THROTTLED_MAX)
+            self.queues
+                .get(namespace.index())
+                .is_some_and(|line| line.queue.len() + line.claims >= THROTTLED_MAX)
         };
         let is_any_full =
             is_full(namespace) || command.namespace_runs().iter().any(|run| is_full(run.namespace));
@@ -81,31 +90,54 @@ impl<M: Media> SsdDevice<M> {
         !self.operations.is_full() && self.throttle.check_room(namespace, command).is_ok()
     }
 
-    /// Enqueues an operation to run in the next turn, or to wait until the limits of its namespace permit its start: of the
-    /// first one with limits behind `permitted`, if it has several. The caller queues a new one itself while nothing waits
-    /// and its namespaces have no limits.
+    /// Enqueues a new operation to run in the next turn, or to wait until the limits of its namespace permit its start. The
+    /// caller queues it itself while nothing waits and its namespaces have no limits.
     #[cold]
-    pub(super) fn admit(&mut self, at: usize, permitted: Option<NamespaceId>) {
+    pub(super) fn admit(&mut self, at: usize) {
         let operation = &self.operations[at];
-        let counted = match &operation.work {
-            OperationWork::Command(command) => counts_against_limits(command),
-            _ => false,
+        let OperationWork::Command(command) = &operation.work else {
+            unreachable!("only commands of front ends are throttled")
         };
         let waits = |namespace: &NamespaceId| {
             let line = &self.throttle.queues[namespace.index()];
-            let is_behind = permitted.is_none_or(|permitted| *namespace > permitted);
-            is_behind && (!line.queue.is_empty() || self.ftl.namespace_table().limits(*namespace).is_some())
+            !line.queue.is_empty()
+                || line.claims > 0
+                || self.ftl.namespace_table().limits(*namespace).is_some()
         };
-        let first = operation.batch_namespaces().each().filter(waits).min();
-        let Some(namespace) = first.filter(|_| counted) else {
+        let limited: NamespaceSet = operation.batch_namespaces().each().filter(waits).collect();
+        if limited.is_empty() || !counts_against_limits(command) {
             self.schedule.incoming.push_back(at);
-            return;
-        };
+        } else if command.namespace_runs().is_empty() {
+            self.enqueue(at, operation.namespace);
+        } else {
+            limited.iter().for_each(|namespace| self.throttle.queues[namespace.index()].claims += 1);
+            self.operations[at].throttle_claims = limited;
+            self.schedule.incoming.push_back(at);
+        }
+    }
+
+    /// Returns true if a batch over several namespaces waits for the limits of one. It holds its keys then.
+    pub(super) fn wait_for_limits(&mut self, at: usize) -> bool {
+        let operation = &mut self.operations[at];
+        let Some(namespace) = operation.throttle_claims.take_first() else { return false };
+        self.schedule.held.hold_in_order(at, operation);
+        self.throttle.queues[namespace.index()].claims -= 1;
+        self.enqueue(at, namespace);
+        true
+    }
+
+    /// Gives up the claims of a batch that ends.
+    #[cold]
+    pub(super) fn drop_claims(&mut self, claims: NamespaceSet) {
+        claims.iter().for_each(|namespace| self.throttle.queues[namespace.index()].claims -= 1);
+    }
+
+    /// Makes an operation wait for the limits of a namespace.
+    fn enqueue(&mut self, at: usize, namespace: NamespaceId) {
         let line = &mut self.throttle.queues[namespace.index()];
         if line.queue.is_empty() {
             line.next_start = self.now;
         }
-        // A batch that waited for another namespace was accepted, and waits here even if there are many.
         line.queue.push_back(at);
         self.throttle.waiting += 1;
         self.start_waiting(namespace);
@@ -148,7 +180,12 @@ impl<M: Media> SsdDevice<M> {
             }
             line.queue.pop_front();
             self.throttle.waiting -= 1;
-            self.admit(at, Some(namespace));
+            if self.operations[at].hold == KeyHold::None {
+                self.schedule.incoming.push_back(at);
+            } else {
+                // A batch waits for its next namespace, or runs.
+                self.schedule.runnable.push_back(at);
+            }
         }
     }
 

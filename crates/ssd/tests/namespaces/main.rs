@@ -5,6 +5,7 @@
 mod abort;
 mod across;
 mod across_clears;
+mod across_limits;
 mod across_model;
 mod blocks;
 mod changing_memory;
