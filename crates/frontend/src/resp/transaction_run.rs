@@ -353,8 +353,7 @@ impl TransactionRun {
         };
         match context.submit(0, namespace, command) {
             Ok(()) => {
-                // The device keeps the order of each key: what other clients write from now on comes later, unless the batch
-                // waits for the limits of one of several databases; then it may have to begin again.
+                // The device keeps the order of each key: what other clients write from now on comes later.
                 context.shared.leave_gate(context.operation.client);
                 self.stage = RunStage::Writing;
                 Err(DriveResult::Waiting)
