@@ -6,8 +6,8 @@ use headwater_host::clock::{Nanos, UnixMillis};
 use headwater_nvme::spec::status::Status;
 use headwater_sim::checker::{DeviceChecker, PromiseViolation, WallSpan};
 use headwater_ssd::command::{
-    BatchWrite, ListPosition, ListedKey, NamespaceId, NamespaceRun, ReadRelease, RecordExpiry, Sequence,
-    SsdCommand, SsdCompletion, WriteCondition,
+    BatchClear, BatchWrite, ListPosition, ListedKey, NamespaceId, NamespaceRun, ReadRelease, RecordExpiry,
+    Sequence, SsdCommand, SsdCompletion, WriteCondition,
 };
 use headwater_ssd::engine::{DeviceConfig, Durability};
 
