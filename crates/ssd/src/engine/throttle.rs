@@ -5,7 +5,7 @@
 //! commands do not overtake each other.
 //!
 //! A batch over several namespaces is different: it waits when its turn to run comes, for one namespace after the other, and
-//! holds its keys meanwhile, so that no later operation on one of them overtakes it and each bucket is paid once. From its
+//! holds its keys until then, so that no later operation on one of them overtakes it and each bucket is paid once. From its
 //! submission on it has a claim on a place in the queue of each of its namespaces with limits, so that no queue grows beyond
 //! [`THROTTLED_MAX`].
 
