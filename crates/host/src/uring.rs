@@ -317,6 +317,18 @@ impl FileRing {
         }
     }
 
+    /// Makes all data durable on this thread, which waits for it. No completion follows.
+    ///
+    /// # Errors
+    /// The error number.
+    pub fn sync_data(&self) -> Result<(), i32> {
+        let file = match &self.backend {
+            FileRingBackend::Kernel(ring) => ring.file(),
+            FileRingBackend::Blocking(ring, _) => ring.file(),
+        };
+        blocking::sync_data(file)
+    }
+
     /// Returns a descriptor that is readable while completions wait for [`poll`](Self::poll).
     #[must_use]
     pub fn descriptor(&self) -> BorrowedFd<'_> {

@@ -132,6 +132,7 @@ impl<M: Media> SsdDevice<M> {
             moved |= self.checkpointer.advance(&mut self.ftl, now);
         }
         moved |= self.commit_due_interval();
+        self.ftl.note_completed(self.release_queue.pushed());
         moved |= self.pump();
         moved |= self.release_durable();
         moved |= !is_reserved && self.run_actions();

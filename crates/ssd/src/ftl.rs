@@ -21,6 +21,7 @@ mod garbage_collector;
 mod health;
 pub(crate) mod held_values;
 mod log_reservation;
+mod lone_commits;
 mod namespace_state;
 pub(crate) mod namespace_table;
 mod prefetch;
@@ -76,6 +77,7 @@ use headwater_host::width::narrow;
 use headwater_nvme::spec::status::Status;
 use held_values::HeldValues;
 use log_reservation::LogReservation;
+use lone_commits::LoneCommits;
 use namespace_state::NamespaceState;
 use namespace_table::{NamespaceDefinition, NamespaceTable};
 use removal_marks::RemovalMarks;
@@ -120,6 +122,7 @@ pub(crate) struct Ftl<M> {
     catalog: Catalog,
     /// The durable part of the log.
     commit: GroupCommit,
+    lone_commits: LoneCommits,
     /// Blocks below this order lie in front of the window of the checkpoint that a durable record names.
     reusable_below: u64,
     /// The time at which an idle device says that its last commit is durable.
@@ -167,6 +170,7 @@ impl<M: Media> Ftl<M> {
             commit: GroupCommit::new(Prefix::default(), Prefix::default(), 0),
             reusable_below: 0,
             idle_record_due: None,
+            lone_commits: LoneCommits::default(),
             version_1_below: 0,
             collector: GarbageCollector::new(config.victim),
             space: SpaceReserve::default(),

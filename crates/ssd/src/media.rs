@@ -234,7 +234,14 @@ pub trait Media {
     /// [`RefusedOp`] returns the operation with the reason.
     fn submit(&mut self, token: MediaToken, op: MediaOp, now: Nanos) -> Result<(), RefusedOp>;
 
-    /// Appends every completion that is ready at `now` to `done`. Never blocks.
+    /// Sets whether the medium may carry out the next flushes on the calling thread, which waits for them then. At the
+    /// beginning it may not. A medium that gains nothing by it ignores it.
+    fn allow_blocking_flush(&mut self, is_allowed: bool) {
+        let _ = is_allowed;
+    }
+
+    /// Appends every completion that is ready at `now` to `done`. Never blocks, but for a
+    /// [flush](Self::allow_blocking_flush) that may.
     fn poll(&mut self, now: Nanos, done: &mut Vec<MediaCompletion>);
 
     /// Waits until a completion is ready and returns the time then; simulated media return the time of their next

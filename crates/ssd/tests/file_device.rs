@@ -138,6 +138,51 @@ fn acknowledged_writes_survive_reopening_the_file() {
 }
 
 #[test]
+fn the_core_waits_for_flushes_only_while_one_command_comes_at_a_time() {
+    let directory = TempDir::new().unwrap();
+    let options = FileOptions::default();
+    let media =
+        FileMedia::create(directory.path(), FlashGeometry::with_blocks(BLOCKS), [7; 16], options).unwrap();
+    let mut host = FileHost::on(media);
+    let store = |host: &mut FileHost, count: u32| {
+        for _ in 0..count {
+            let key = Bytes::from_static(b"key");
+            let value = vec![7; 100].into();
+            host.submit(SsdCommand::Store {
+                key,
+                value,
+                condition: WriteCondition::Always,
+                expiry: RecordExpiry::Never,
+            });
+        }
+        for _ in 0..count {
+            assert_eq!(host.next().status, Status::SUCCESS);
+        }
+    };
+    for _ in 0..200 {
+        store(&mut host, 2);
+    }
+    assert_eq!(host.device.media().blocking_flushes(), 0, "the core waited beside a second command");
+    for _ in 0..200 {
+        store(&mut host, 1);
+    }
+    let blocking = host.device.media().blocking_flushes();
+    assert!(blocking > 0, "the core waited for no flush of a single client");
+    store(&mut host, 2);
+    for _ in 0..60 {
+        store(&mut host, 1);
+    }
+    assert_eq!(
+        host.device.media().blocking_flushes(),
+        blocking,
+        "the core waited although two commands had come"
+    );
+    drop(host);
+    let mut host = FileHost::open(directory.path(), options);
+    assert_eq!(host.get(b"key").unwrap(), vec![7; 100]);
+}
+
+#[test]
 fn key_in_use_stays_in_memory_beside_many_times_the_memory_of_long_values() {
     const LONG_BYTES: usize = 1 << 20;
     let directory = TempDir::new().unwrap();

@@ -79,6 +79,10 @@ impl BlockingRing {
         }
     }
 
+    pub(super) fn file(&self) -> &File {
+        &self.file
+    }
+
     pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
         self.signal_fd.as_fd()
     }
@@ -99,11 +103,16 @@ fn signal(signal_fd: &OwnedFd) {
     let _ = write(signal_fd, &[1; 8]);
 }
 
+/// Makes the data of a file durable.
+pub(super) fn sync_data(file: &File) -> Result<(), i32> {
+    retry_interrupted(|| fdatasync(file).map(|()| 0)).map(drop)
+}
+
 /// Executes the system calls of one transfer.
 fn execute_transfer(file: &File, id: u64, transfer: FileTransfer) -> FinishedTransfer {
     match transfer {
         FileTransfer::SyncData => {
-            let result = retry_interrupted(|| fdatasync(file).map(|()| 0));
+            let result = sync_data(file).map(|()| 0);
             FinishedTransfer { id, buffers: Vec::new(), fixed: None, result }
         }
         FileTransfer::Write { offset, buffers } => {

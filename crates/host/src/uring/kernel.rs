@@ -139,6 +139,10 @@ impl KernelRing {
         }
     }
 
+    pub(super) fn file(&self) -> &File {
+        &self.file
+    }
+
     pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
         // SAFETY: the descriptor is the ring's own and stays open as long as the borrow of `self`.
         unsafe { BorrowedFd::borrow_raw(self.uring.as_raw_fd()) }

@@ -45,6 +45,12 @@ impl<M: Media> Ftl<M> {
         self.commit.request_commit();
     }
 
+    /// Notes the number of commands completed so far, those included that wait for a commit.
+    #[inline]
+    pub(crate) fn note_completed(&mut self, completed: u64) {
+        self.lone_commits.note_completed(completed);
+    }
+
     /// Requests a commit, even if nothing was appended.
     pub(crate) fn request_commit(&mut self) {
         self.commit.request_commit();
@@ -96,7 +102,8 @@ impl<M: Media> Ftl<M> {
                     self.complete_flush(now);
                     return true;
                 }
-                let accepted = self.flash.submit_flush(now);
+                let may_block = self.lone_commits.begin_flush();
+                let accepted = self.flash.submit_flush(now, may_block);
                 if accepted {
                     self.stats.flushes += 1;
                     self.commit.begin_flush();

@@ -394,8 +394,9 @@ impl<M: Media> FlashLog<M> {
         self.media.submit(MediaPurpose::Erase(block).encode(), MediaOp::Erase { block }, now).is_ok()
     }
 
-    /// Submits a flush. Returns false if the medium accepts none now.
-    pub(crate) fn submit_flush(&mut self, now: Nanos) -> bool {
+    /// Submits a flush, which this thread may wait for if that is allowed. Returns false if the medium accepts none now.
+    pub(crate) fn submit_flush(&mut self, now: Nanos, may_block: bool) -> bool {
+        self.media.allow_blocking_flush(may_block);
         self.media.submit(MediaPurpose::Flush.encode(), MediaOp::Flush, now).is_ok()
     }
 

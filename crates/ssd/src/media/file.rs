@@ -406,6 +406,10 @@ impl<R: TransferRing> Media for FileMedia<R> {
         }
     }
 
+    fn allow_blocking_flush(&mut self, is_allowed: bool) {
+        self.flush.allow_blocking(is_allowed);
+    }
+
     fn poll(&mut self, now: Nanos, done: &mut Vec<MediaCompletion>) {
         self.now = now;
         self.reap(now);

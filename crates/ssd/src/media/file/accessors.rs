@@ -30,6 +30,12 @@ impl<R: TransferRing> FileMedia<R> {
         self.version1.as_ref().map(Version1Pages::session)
     }
 
+    /// Returns the number of flushes that the calling thread waited for.
+    #[must_use]
+    pub fn blocking_flushes(&self) -> u64 {
+        self.flush.blocking()
+    }
+
     /// Returns true if the file was upgraded and may hold blocks of version 1.
     #[must_use]
     pub fn holds_version_1(&self) -> bool {

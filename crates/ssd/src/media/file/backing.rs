@@ -4,7 +4,7 @@
 //! these traits, so a simulated file shows everything that the medium depends on. [`HostRing`] is the file of the
 //! operating system; the simulator has another.
 
-use headwater_host::clock::Nanos;
+use headwater_host::clock::{Clock, Nanos};
 use headwater_host::file::FileMode;
 use headwater_host::uring::{FileRing, FileTransfer, FinishedTransfer, RejectedTransfer};
 use std::fs::File;
@@ -83,6 +83,12 @@ pub trait TransferRing {
     /// Returns the time then: of the completion on a ring with virtual time, `now` on every other ring.
     fn wait(&mut self, now: Nanos) -> Nanos;
 
+    /// Makes all completed writes durable on this thread, which waits for it, and returns how long it took. `None` on a
+    /// ring that does so only by a transfer.
+    fn sync_now(&mut self) -> Option<(Result<(), i32>, Nanos)> {
+        None
+    }
+
     /// Returns the time that the ring has reached, on a ring with virtual time.
     fn virtual_now(&self) -> Option<Nanos> {
         None
@@ -107,6 +113,7 @@ pub struct HostRing {
     pub(super) mode: FileMode,
     /// The open file that holds the lock.
     pub(super) lock: File,
+    pub(super) clock: Clock,
 }
 
 impl TransferRing for HostRing {
@@ -133,6 +140,12 @@ impl TransferRing for HostRing {
     fn wait(&mut self, now: Nanos) -> Nanos {
         self.ring.wait();
         now
+    }
+
+    fn sync_now(&mut self) -> Option<(Result<(), i32>, Nanos)> {
+        let start = self.clock.now();
+        let result = self.ring.sync_data();
+        Some((result, self.clock.now().since(start)))
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {

@@ -106,7 +106,7 @@ impl FileMedia {
         };
         let (file, mode) = opened.map_err(system(&path, "open"))?;
         let ring = FileRing::open(file, RING_ENTRIES, options.uring)?;
-        let ring = HostRing { ring, mode, lock };
+        let ring = HostRing { ring, mode, lock, clock: Clock::start() };
         Ok(Self::from_checked(path, checked, ring, access, options.zero_fill_mode))
     }
 }

@@ -119,6 +119,43 @@ fn programmed_pages_survive_reopening_and_an_erase_only_lasts_until_then() {
 }
 
 #[test]
+fn a_flush_that_may_block_is_complete_at_the_next_poll() {
+    for way in io_paths() {
+        let directory = TempDir::new().unwrap();
+        let mut media = create(&directory, 4, way);
+        assert!(complete_one(&mut media, program(page(0, 0), 9)).result.is_ok());
+        flush(&mut media);
+        assert_eq!(media.blocking_flushes(), 0);
+        media.allow_blocking_flush(true);
+        submit(&mut media, 1, MediaOp::Flush);
+        submit(&mut media, 2, MediaOp::Flush);
+        let mut done = Vec::new();
+        media.poll(Nanos::ZERO, &mut done);
+        assert_eq!(done.iter().map(|done| done.token.0).collect::<Vec<_>>(), [1, 2], "{way:?}");
+        assert!(done.iter().all(|done| done.result == Ok(PageState::Programmed)));
+        assert_eq!((media.blocking_flushes(), media.in_flight()), (1, 0));
+        media.allow_blocking_flush(false);
+        flush(&mut media);
+        assert_eq!(media.blocking_flushes(), 1);
+        drop(media);
+        let mut media = FileMedia::open(directory.path(), way).unwrap();
+        assert_eq!(read(&mut media, page(0, 0)), Some(9));
+    }
+}
+
+#[test]
+fn a_slow_flush_keeps_the_thread_from_waiting_for_the_next_ones() {
+    let mut requests = FlushRequests::default();
+    assert!(!requests.is_blocking());
+    requests.allow_blocking(true);
+    assert!(requests.is_blocking());
+    requests.note_blocking(Nanos::from_micros(500));
+    assert!(requests.is_blocking());
+    requests.note_blocking(Nanos::from_micros(501));
+    assert_eq!((0..2_000).take_while(|_| !requests.is_blocking()).count(), 1_024);
+}
+
+#[test]
 fn operations_against_nand_rules_are_refused() {
     for way in io_paths() {
         let directory = TempDir::new().unwrap();

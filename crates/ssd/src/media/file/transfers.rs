@@ -9,6 +9,7 @@ use super::cells::CellOperation;
 use super::space_wait::{ENOSPC, SpaceWait};
 use super::{EIO, FileMedia, TransferRing};
 use headwater_dma::frame::MediaFrame;
+use headwater_host::clock::Nanos;
 use headwater_host::mapped_region::SectorBuffer;
 use headwater_host::uring::FileTransfer;
 
@@ -63,11 +64,46 @@ pub(super) struct FlushRequests {
     requested: Vec<MediaToken>,
     /// Those that the running sync completes; a sync runs if there is one.
     running: Vec<MediaToken>,
+    /// True if the caller allows that its thread waits for a flush.
+    is_blocking_allowed: bool,
+    /// Number of flushes that no thread waits for although it may, because one took too long.
+    held_back: u32,
+    /// Number of flushes that the calling thread waited for.
+    blocking: u64,
 }
+
+/// The longest time for which a thread may wait for a flush. After a longer one it does not wait for the next
+/// [`HELD_BACK`].
+const BLOCKING_MAX: Nanos = Nanos::from_micros(500);
+const HELD_BACK: u32 = 1_024;
 
 impl FlushRequests {
     pub(super) fn request(&mut self, token: MediaToken) {
         self.requested.push(token);
+    }
+
+    pub(super) fn allow_blocking(&mut self, is_allowed: bool) {
+        self.is_blocking_allowed = is_allowed;
+    }
+
+    /// Returns true if the calling thread waits for the flush that starts now.
+    pub(super) fn is_blocking(&mut self) -> bool {
+        let is_held_back = self.held_back > 0;
+        self.held_back = self.held_back.saturating_sub(1);
+        self.is_blocking_allowed && !is_held_back
+    }
+
+    /// Notes that the calling thread waited for a flush.
+    pub(super) fn note_blocking(&mut self, elapsed: Nanos) {
+        self.blocking += 1;
+        if elapsed > BLOCKING_MAX {
+            self.held_back = HELD_BACK;
+        }
+    }
+
+    /// Returns the number of flushes that the calling thread waited for.
+    pub(super) fn blocking(&self) -> u64 {
+        self.blocking
     }
 
     /// Returns true if a requested flush starts at the next poll.
@@ -82,6 +118,12 @@ impl<R: TransferRing> FileMedia<R> {
             return;
         }
         std::mem::swap(&mut self.flush.requested, &mut self.flush.running);
+        if self.flush.is_blocking()
+            && let Some((result, elapsed)) = self.ring.sync_now()
+        {
+            self.flush.note_blocking(elapsed);
+            return self.complete_flush(result.err());
+        }
         self.submit_transfer(FlashTransfer::Sync, FileTransfer::SyncData);
     }
 
