@@ -795,7 +795,8 @@ enum hw_code hw_device_tiers(struct hw_device *device,
 
 // Makes memory of the program a buffer of the device: pins it in place and registers it, so that reads and writes use
 // it, and any part of it, without a copy. `memory` begins on a page of 4,096 bytes and `bytes` are whole pages, else
-// HW_CODE_ALIGN; HW_CODE_BUSY if a part of it is imported already, by any device of the process. It counts as memory of
+// HW_CODE_ALIGN; HW_CODE_BUSY if a part of it is imported already, by any device of the process, or is memory of this
+// device's pool. It counts as memory of
 // the dynamic tier: HW_CODE_WOULD_BLOCK or HW_CODE_OVER_CAP if the cap has no room for it. A device in another process
 // takes no memory but its own: HW_CODE_UNSUPPORTED.
 //
@@ -803,7 +804,7 @@ enum hw_code hw_device_tiers(struct hw_device *device,
 // that is not imported copy for less.
 //
 // Pointers:
-// The pages are mapped, readable and writable, and stay so until hw_put_buffer returned HW_CODE_OK for `memory`, or
+// The pages are the program's own, of no pool or device of this library, are mapped, readable and writable, and stay so until hw_put_buffer returned HW_CODE_OK for `memory`, or
 // the device is closed and no queue or handle of it is left.
 enum hw_code hw_import_buffer(struct hw_device *device,
                               void *memory,

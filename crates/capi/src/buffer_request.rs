@@ -5,7 +5,6 @@
 //! granted to it and not taken.
 
 use crate::call_error::CallError;
-use crate::client_buffers::PageOwner;
 use crate::code::ResultCode;
 use crate::device::{DEVICES, DeviceHandle};
 use crate::ffi::{OutPointer, run_call};
@@ -151,7 +150,7 @@ impl BufferRequest {
 /// Makes a buffer of a device available to C; returns its address.
 fn hand_over(device: usize, buffer: Buffer) -> Result<*mut c_void, CallError> {
     let device: *const DeviceHandle = ptr::without_provenance(device);
-    let address = DEVICES.with_waiting(device, |open| Ok(open.buffers.insert(buffer, PageOwner::Pool)))?;
+    let address = DEVICES.with_waiting(device, |open| Ok(open.buffers.insert(buffer)))?;
     Ok(ptr::with_exposed_provenance_mut(address))
 }
 

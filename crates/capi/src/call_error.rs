@@ -63,9 +63,7 @@ pub(crate) enum CallError {
     BufferInterior,
     #[error("{bytes} bytes at {address:#x} are not whole pages of 4,096 bytes: align them, or copy")]
     ImportMisaligned { address: usize, bytes: usize },
-    #[error(
-        "a part of the memory is imported already: release that import first, or import all of it at once"
-    )]
+    #[error("a part of the memory is a buffer already: release that first, or import all of it at once")]
     ImportOverlaps,
     #[error("a command in flight uses the imported memory: wait for it, then release the memory")]
     ImportInUse,

@@ -11,7 +11,7 @@ use std::sync::{PoisonError, RwLock};
 
 /// The owner of the pages of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum PageOwner {
+enum PageOwner {
     /// The pool of the device.
     Pool,
     /// The caller: the pages were imported.
@@ -31,12 +31,27 @@ pub(crate) struct ClientBuffers {
 }
 
 impl ClientBuffers {
-    /// Stores a buffer and returns its address.
-    pub(crate) fn insert(&self, buffer: Buffer, owner: PageOwner) -> usize {
+    /// Stores a buffer of the device's pool and returns its address.
+    pub(crate) fn insert(&self, buffer: Buffer) -> usize {
         let address = buffer.process_address();
         let mut held = self.by_address.write().unwrap_or_else(PoisonError::into_inner);
-        held.insert(address, ClientBuffer { buffer, owner });
+        held.insert(address, ClientBuffer { buffer, owner: PageOwner::Pool });
         address
+    }
+
+    /// Stores memory that was imported.
+    ///
+    /// # Errors
+    /// [`CallError::ImportOverlaps`] if a part of it is a buffer already; then nothing changes.
+    pub(crate) fn insert_import(&self, buffer: Buffer) -> Result<(), CallError> {
+        let (start, end) = (buffer.process_address(), buffer.process_address() + buffer.bytes());
+        let mut held = self.by_address.write().unwrap_or_else(PoisonError::into_inner);
+        let last = held.range(..end).next_back();
+        if last.is_some_and(|(&other, found)| other + found.buffer.bytes() > start) {
+            return Err(CallError::ImportOverlaps);
+        }
+        held.insert(start, ClientBuffer { buffer, owner: PageOwner::Caller });
+        Ok(())
     }
 
     /// Releases the buffer that starts at an address.
@@ -73,7 +88,7 @@ mod tests {
     fn ranges_inside_a_buffer_are_found_and_a_start_address_is_released_once() {
         let buffers = ClientBuffers::default();
         let buffer = Buffer::from_pool(Pool::of_process().unwrap().buffer(8_192).unwrap());
-        let start = buffers.insert(buffer, PageOwner::Pool);
+        let start = buffers.insert(buffer);
         assert_eq!(buffers.find(start + 512, 100).unwrap().process_address(), start + 512);
         assert!(buffers.find(start, 8_192).is_some());
         for (address, bytes) in
@@ -90,7 +105,10 @@ mod tests {
     fn imported_memory_is_released_only_when_no_command_holds_it() {
         let buffers = ClientBuffers::default();
         let buffer = Buffer::from_pool(Pool::of_process().unwrap().buffer(8_192).unwrap());
-        let start = buffers.insert(buffer, PageOwner::Caller);
+        let start = buffer.process_address();
+        let inside = buffer.slice(4_096, 4_096).unwrap();
+        buffers.insert_import(buffer).unwrap();
+        assert!(matches!(buffers.insert_import(inside), Err(CallError::ImportOverlaps)));
         let in_flight = buffers.find(start + 512, 512).unwrap();
         assert!(matches!(buffers.release(start), Err(CallError::ImportInUse)));
         drop(in_flight);

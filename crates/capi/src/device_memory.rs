@@ -4,7 +4,6 @@
 //! from the device's pool, in the tier of its length.
 
 use crate::call_error::CallError;
-use crate::client_buffers::PageOwner;
 use crate::code::ResultCode;
 use crate::device::{DEVICES, DeviceHandle};
 use crate::device_segment::TierLimits;
@@ -109,7 +108,7 @@ pub unsafe extern "C" fn hw_get_buffer(
             return Err(PoolError::Zero.into());
         }
         DEVICES.with_waiting(device, |open| {
-            let address = open.buffers.insert(open.device.buffer(bytes)?, PageOwner::Pool);
+            let address = open.buffers.insert(open.device.buffer(bytes)?);
             out.write(ptr::with_exposed_provenance_mut(address));
             Ok(())
         })
@@ -147,7 +146,7 @@ pub unsafe extern "C" fn hw_get_segments(
             let mut written = 0;
             for buffer in open.device.buffers(bytes, segments_max)?.into_iter().take(segments_max as usize) {
                 let bytes = buffer.bytes();
-                let address = ptr::with_exposed_provenance_mut(open.buffers.insert(buffer, PageOwner::Pool));
+                let address = ptr::with_exposed_provenance_mut(open.buffers.insert(buffer));
                 let element = segments.wrapping_add(written as usize);
                 // SAFETY: not null and aligned, as checked, and below the number of elements that the caller promises.
                 unsafe { element.write(MemorySegment { address, bytes }) };

@@ -4,7 +4,6 @@
 //! two imports of the process, whatever the device: the end of one pin would be the end of the other.
 
 use crate::call_error::CallError;
-use crate::client_buffers::PageOwner;
 use crate::code::ResultCode;
 use crate::device::{DEVICES, DeviceHandle};
 use crate::ffi::{check_pointer, run_call};
@@ -54,7 +53,8 @@ impl Drop for ImportedRange {
 
 /// Makes memory of the program a buffer of the device: pins it in place and registers it, so that reads and writes use
 /// it, and any part of it, without a copy. `memory` begins on a page of 4,096 bytes and `bytes` are whole pages, else
-/// HW_CODE_ALIGN; HW_CODE_BUSY if a part of it is imported already, by any device of the process. It counts as memory of
+/// HW_CODE_ALIGN; HW_CODE_BUSY if a part of it is imported already, by any device of the process, or is memory of this
+/// device's pool. It counts as memory of
 /// the dynamic tier: HW_CODE_WOULD_BLOCK or HW_CODE_OVER_CAP if the cap has no room for it. A device in another process
 /// takes no memory but its own: HW_CODE_UNSUPPORTED.
 ///
@@ -62,7 +62,7 @@ impl Drop for ImportedRange {
 /// that is not imported copy for less.
 ///
 /// # Safety
-/// The pages are mapped, readable and writable, and stay so until hw_put_buffer returned HW_CODE_OK for `memory`, or
+/// The pages are the program's own, of no pool or device of this library, are mapped, readable and writable, and stay so until hw_put_buffer returned HW_CODE_OK for `memory`, or
 /// the device is closed and no queue or handle of it is left.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hw_import_buffer(
@@ -80,9 +80,13 @@ pub unsafe extern "C" fn hw_import_buffer(
         let pages = unsafe { SharedMemory::of_caller(start, bytes) };
         let pages = pages.kept_with(Box::new(range));
         DEVICES.with_waiting(device, |open| {
+            let is_of_pool =
+                |offset: usize| open.device.pool().lookup(memory.cast::<u8>().wrapping_add(offset)).is_some();
+            if is_of_pool(0) || is_of_pool(bytes - 1) {
+                return Err(CallError::ImportOverlaps);
+            }
             let buffer = open.device.import(pages).map_err(|(_, error)| error)?;
-            open.buffers.insert(buffer, PageOwner::Caller);
-            Ok(())
+            open.buffers.insert_import(buffer)
         })
     })
 }

@@ -224,6 +224,10 @@ static void imported_memory(hw_device *device) {
     CHECK_CODE(hw_import_buffer(device, bytes, 256 * KIB), HW_CODE_BUSY);
     CHECK_CODE(hw_import_buffer(device, bytes + 64 * KIB, 4 * KIB), HW_CODE_BUSY);
     CHECK(totals(device).imported == 1 && totals(device).dynamic_bytes == 256 * KIB);
+    void *pooled = get(device, 64 * KIB);
+    CHECK_CODE(hw_import_buffer(device, pooled, 64 * KIB), HW_CODE_BUSY);
+    CHECK_CODE(hw_import_buffer(device, (char *)pooled + 4 * KIB, 4 * KIB), HW_CODE_BUSY);
+    put(device, pooled);
 
     for (size_t i = 0; i < 128 * KIB; i++) bytes[i] = (unsigned char)(i % 249);
     CHECK_CODE(hw_pwrite(handle, bytes, 128 * KIB, 0), HW_CODE_OK);
