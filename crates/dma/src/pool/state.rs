@@ -242,7 +242,8 @@ impl PoolState {
             // As in `drain_caches`.
             let Ok((arena, bytes)) = visited else { continue };
             self.quota.shrink(bytes);
-            self.release_without_serving(arena, spans);
+            // A request may have begun to wait while these spans were in no cache and not free.
+            self.release_spans(arena, spans);
         }
     }
 
