@@ -78,7 +78,8 @@ pub trait MoveChannel: Debug + Send {
     /// [`RefusedJob`] returns the job with the reason.
     fn submit(&mut self, token: u64, job: MoveJob, now: Nanos) -> Result<(), RefusedJob>;
 
-    /// Returns the next job that has ended. Never blocks.
+    /// Returns the next job that has ended. Never blocks, but for a device that must be stopped because it does not answer
+    /// any more: then for as long as the kernel needs to stop it.
     fn poll(&mut self, now: Nanos) -> Option<EndedJob>;
 
     /// Returns a job that the channel has not begun; `None` if it has, or if the job was returned.

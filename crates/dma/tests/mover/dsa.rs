@@ -245,7 +245,9 @@ fn page_faults_are_finished_by_the_cpu_from_where_the_device_stopped() {
                     let is_finished = counters.page_faults == 1 && counters.finished_bytes > 0;
                     let is_repeated = is_dualcast && nth < 20 && counters.repeated == 1;
                     // Descriptor 0 of a batch is the batch: a fault on its list leaves no record. A comparison can have ended.
-                    let is_other = form == Form::Batch && nth == 0 || *name == "compare";
+                    // Targets that the allocator happened to align alike need fewer descriptors than 20.
+                    let is_short = is_dualcast && nth == 20 && counters.page_faults == 0;
+                    let is_other = form == Form::Batch && nth == 0 || *name == "compare" || is_short;
                     assert!(is_finished || is_repeated || is_other, "{cell}: {counters:?}");
                     assert_eq!(counters.stops, 0, "{cell}");
                 }

@@ -257,6 +257,11 @@ fn read_queue(id: WorkQueueId, device: &Path, roots: &DsaRoots) -> Result<WorkQu
         "shared" => WorkQueueMode::Shared,
         other => return Err(format!("its mode {other:?} is not known")),
     };
+    // Old kernels enable such a queue although the device does not translate addresses: it would take ours as those of the
+    // bus.
+    if mode == WorkQueueMode::Dedicated && device_word("pasid_enabled").trim() == "0" {
+        return Err("its device does not translate addresses (pasid_enabled is 0): enable the IOMMU".into());
+    }
     let narrow = |name: &str| -> Result<u32, String> {
         let found = number(name)?;
         u32::try_from(found).map_err(|_| format!("its file {name} has {found}, which is too much"))
@@ -392,6 +397,9 @@ mod tests {
             assert!(error.to_string().contains("wq0.0"), "{error}");
         }
         put_queue(root.path(), "dsa0/wq0.0", &[]);
+        put(root.path(), "dsa0/pasid_enabled", "0\n");
+        assert!(discover(&roots).unwrap_err().to_string().contains("does not translate addresses"));
+        put(root.path(), "dsa0/pasid_enabled", "1\n");
         assert_eq!(discover(&roots).unwrap().len(), 1);
         fs::remove_file(root.path().join("sys/dsa0/op_cap")).unwrap();
         assert!(discover(&roots).unwrap_err().to_string().contains("op_cap"));

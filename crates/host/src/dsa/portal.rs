@@ -18,6 +18,7 @@ use std::fmt;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
+use std::sync::atomic::{Ordering, fence};
 use zerocopy::IntoBytes as _;
 
 /// The length of a portal: one page.
@@ -230,6 +231,8 @@ struct WrittenPortal {
 impl SubmissionPortal for WrittenPortal {
     unsafe fn submit(&mut self, descriptor: &DsaDescriptor) -> Result<(), PortalRefusal> {
         let file = self.file.as_ref().ok_or(PortalRefusal::Gone)?;
+        // The kernel orders none of our streaming stores before its own.
+        fence(Ordering::SeqCst);
         loop {
             match rustix::io::write(file, descriptor.as_bytes()) {
                 Ok(DESCRIPTOR_BYTES) => return Ok(()),

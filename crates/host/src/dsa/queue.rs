@@ -300,12 +300,14 @@ impl<W: WorkMemory> DsaQueue<W> {
 
     fn send_batch(&mut self, frame: NonNull<WorkFrame<W>>) -> Result<(), WorkRefusal> {
         // SAFETY: bounds and alignment: a frame from a box. Lifetime: it is freed when the work has ended. Aliasing: the device
-        // only reads the list and writes records, which are atomics.
-        let frame = unsafe { frame.as_ref() };
-        let list = frame.descriptors.as_ptr().expose_provenance() as u64;
+        // only reads the list and writes records, which are atomics; the work, whose bytes it may write, is not borrowed.
+        let descriptors = unsafe { &(*frame.as_ptr()).descriptors };
+        // SAFETY: as above.
+        let records = unsafe { &(*frame.as_ptr()).records };
+        let list = descriptors.as_ptr().expose_provenance() as u64;
         // The length is at most `batch_max`, which fits.
-        let count = u32::try_from(frame.descriptors.len()).map_err(|_| WorkRefusal::Full)?;
-        let record = frame.records.last().map_or(0, RecordCell::address);
+        let count = u32::try_from(descriptors.len()).map_err(|_| WorkRefusal::Full)?;
+        let record = records.last().map_or(0, RecordCell::address);
         self.send(&DsaDescriptor::batch(list, count).with_record(record))
     }
 
@@ -317,9 +319,9 @@ impl<W: WorkMemory> DsaQueue<W> {
         room: usize,
     ) -> Result<usize, WorkRefusal> {
         // SAFETY: as in `send_batch`.
-        let frame = unsafe { frame.as_ref() };
+        let descriptors = unsafe { &(*frame.as_ptr()).descriptors };
         let mut sent = 0;
-        for (descriptor, queued) in frame.descriptors.iter().zip(operations).take(room) {
+        for (descriptor, queued) in descriptors.iter().zip(operations).take(room) {
             if sent > 0 && queued.fence == OperationFence::AfterEarlier {
                 break;
             }

@@ -42,6 +42,15 @@ enum Progress {
     Died,
 }
 
+/// The entry of the queue that a descriptor has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum QueueEntry {
+    /// One of its own.
+    Held,
+    /// None: it is in the list of a batch, or its entry was given back before.
+    None,
+}
+
 pub(super) struct SoftwareEngine {
     shared: Arc<SharedPortal>,
     kind: PortalKind,
@@ -62,16 +71,14 @@ impl SoftwareEngine {
                 self.do_late();
                 return EngineEnd::Stopped;
             };
-            let ended = match self.run(&descriptor) {
-                Progress::Ended { .. } => 1,
-                Progress::Lost | Progress::Deferred => 0,
+            let has_ended = match self.run(&descriptor) {
+                Progress::Ended { .. } => true,
+                Progress::Lost | Progress::Deferred => false,
                 Progress::Died => return EngineEnd::Died,
             };
-            let deferred = self.behind_next.take_if(|_| ended == 1);
-            if let Some(deferred) = &deferred {
-                self.finish(deferred, PortalFault::None);
+            if let Some(deferred) = self.behind_next.take_if(|_| has_ended) {
+                self.finish(&deferred, PortalFault::None, QueueEntry::Held);
             }
-            self.shared.lock().held -= ended + usize::from(deferred.is_some());
         }
     }
 
@@ -86,9 +93,8 @@ impl SoftwareEngine {
             }
             if let Some(deferred) = self.behind_next.take() {
                 drop(state);
-                self.finish(&deferred, PortalFault::None);
+                self.finish(&deferred, PortalFault::None, QueueEntry::Held);
                 state = shared.lock();
-                state.held -= 1;
                 continue;
             }
             if state.is_stopping {
@@ -102,7 +108,7 @@ impl SoftwareEngine {
         let late = std::mem::take(&mut self.late);
         self.shared.lock().held -= late.len();
         for descriptor in late {
-            self.finish(&descriptor, PortalFault::None);
+            self.finish(&descriptor, PortalFault::None, QueueEntry::None);
         }
     }
 
@@ -126,13 +132,14 @@ impl SoftwareEngine {
                     self.late.extend(self.behind_next.take());
                     self.do_late();
                 }
-                self.finish(descriptor, fault)
+                self.finish(descriptor, fault, QueueEntry::Held)
             }
         }
     }
 
-    /// Does a descriptor now, and writes its record.
-    fn finish(&mut self, descriptor: &DsaDescriptor, fault: PortalFault) -> Progress {
+    /// Does a descriptor now, gives its entry back, and writes its record: the owner may use the entry as soon as it sees the
+    /// record.
+    fn finish(&mut self, descriptor: &DsaDescriptor, fault: PortalFault, entry: QueueEntry) -> Progress {
         let outcome = if let Err(status) = check(descriptor, self.kind) {
             DsaOutcome::of(status)
         } else if descriptor.opcode() == Some(DsaOpcode::Batch) {
@@ -143,6 +150,9 @@ impl SoftwareEngine {
         } else {
             execute(descriptor, fault)
         };
+        if entry == QueueEntry::Held {
+            self.shared.lock().held -= 1;
+        }
         write_record(descriptor, &outcome);
         Progress::Ended { is_success: outcome.status == DsaStatus::Success }
     }
@@ -172,7 +182,7 @@ impl SoftwareEngine {
             if descriptor.flags().has(DsaFlags::FENCE) {
                 for earlier in deferred.drain(..) {
                     has_failed |= !matches!(
-                        self.finish(&earlier, PortalFault::None),
+                        self.finish(&earlier, PortalFault::None, QueueEntry::None),
                         Progress::Ended { is_success: true }
                     );
                     completed += 1;
@@ -186,15 +196,19 @@ impl SoftwareEngine {
                 PortalFault::Late | PortalFault::Reordered => deferred.push(descriptor),
                 PortalFault::Dies => return None,
                 fault => {
-                    has_failed |=
-                        !matches!(self.finish(&descriptor, fault), Progress::Ended { is_success: true });
+                    has_failed |= !matches!(
+                        self.finish(&descriptor, fault, QueueEntry::None),
+                        Progress::Ended { is_success: true }
+                    );
                     completed += 1;
                 }
             }
         }
         for last in deferred {
-            has_failed |=
-                !matches!(self.finish(&last, PortalFault::None), Progress::Ended { is_success: true });
+            has_failed |= !matches!(
+                self.finish(&last, PortalFault::None, QueueEntry::None),
+                Progress::Ended { is_success: true }
+            );
             completed += 1;
         }
         let status = if has_failed { DsaStatus::BatchFailed } else { DsaStatus::Success };
