@@ -1,5 +1,7 @@
 //! The limits of the RESP front end.
 
+use headwater_host::clock::Nanos;
+
 /// Connected clients, unless `CONFIG SET maxclients` changes the limit.
 pub const CLIENTS_MAX: usize = 10_000;
 /// Upper bound of `maxclients`: a connection's index is 16 bits of a device token.
@@ -87,6 +89,8 @@ pub const GATHER_IN_FLIGHT_MAX: usize = 256;
 pub const APPENDS_TOGETHER_MAX: usize = 255;
 /// Retries of a read-modify-write whose key another front end changed between its read and its write.
 pub const RETRIES_MAX: u32 = 64;
+/// The longest time for which a transaction keeps the commands of other clients from starting.
+pub const GATE_MAX: Nanos = Nanos::from_millis(5);
 /// Length from which a value is sent from its own buffer; shorter values are copied behind their header.
 pub const SEGMENT_BYTES_MIN: usize = 2_048;
 /// Value buffers kept for reuse.

@@ -2,7 +2,8 @@
 //!
 //! A transaction whose keys changed between its reads and its batch is run again. The second time it enters this gate:
 //! until it has submitted its batch, no connection starts a command, so that clients of this front end cannot keep it from
-//! ending. Invariant: the gate is held for reads of the device only, never while data becomes durable.
+//! ending. Invariant: the gate is held for reads of the device only, never while data becomes durable, and for a limited time: a
+//! transaction that leaves it early goes on without it, and may have to be run again.
 
 use super::locks::ClientIndex;
 use super::state::OperationRef;

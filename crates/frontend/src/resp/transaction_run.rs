@@ -20,7 +20,7 @@ mod long_command;
 
 use super::errors::{self, ErrorReply};
 use super::limits::{
-    RETRIES_MAX, TRANSACTION_REPLY_BYTES_MAX, TRANSACTION_SLICE_BYTES, TRANSACTION_SLICE_COMMANDS,
+    GATE_MAX, RETRIES_MAX, TRANSACTION_REPLY_BYTES_MAX, TRANSACTION_SLICE_BYTES, TRANSACTION_SLICE_COMMANDS,
 };
 use super::operation_step::{DriveResult, OperationContext};
 use super::output_queue::{ReplyEncoder, append_reply};
@@ -103,6 +103,10 @@ pub(crate) struct TransactionRun {
     selects: Option<u8>,
     /// The database that they have selected.
     selected: Option<u8>,
+    /// The time at which it leaves the gate at the latest; `None` outside it.
+    gate_until: Option<Nanos>,
+    /// True if it is driven again at that time.
+    is_timed: bool,
     /// True if the commands that list keys are left out of the run, because keys that it needs are not read yet.
     leaves_listings_out: bool,
 }
@@ -133,6 +137,29 @@ impl TransactionRun {
             held: 0,
             out_counted: 0,
             retries: 0,
+            gate_until: None,
+            is_timed: false,
+        }
+    }
+
+    /// Leaves the gate, if it is inside.
+    fn leave_gate<S>(&mut self, context: &mut OperationContext<'_, S>) {
+        self.gate_until = None;
+        context.shared.leave_gate(context.operation.client);
+    }
+
+    /// Returns the result of a drive that waits for the device: inside the gate it waits for a limited time, and for room
+    /// outside it. All other clients wait for the gate, and limits of a database can make it wait for seconds.
+    fn limited<S>(&mut self, result: DriveResult, context: &mut OperationContext<'_, S>) -> DriveResult {
+        match (result, self.gate_until) {
+            (DriveResult::Waiting, Some(until)) if !std::mem::replace(&mut self.is_timed, true) => {
+                DriveResult::Until(until)
+            }
+            (DriveResult::Busy, Some(_)) => {
+                self.leave_gate(context);
+                DriveResult::Busy
+            }
+            (result, _) => result,
         }
     }
 
@@ -152,7 +179,7 @@ impl TransactionRun {
             self.held += more;
             return Ok(());
         }
-        context.shared.leave_gate(context.operation.client);
+        self.leave_gate(context);
         if context.own_replies == 0 && self.held > 0 {
             context.stop_waiting();
             return Err(MemoryRefusal::Abort);
@@ -172,6 +199,9 @@ impl TransactionRun {
 
     /// Submits the device commands that are due.
     pub(crate) fn drive<S: CoreDevice>(&mut self, context: &mut OperationContext<'_, S>) -> DriveResult {
+        if self.gate_until.is_some_and(|until| until <= context.shared.now) {
+            self.leave_gate(context);
+        }
         loop {
             match std::mem::replace(&mut self.stage, RunStage::Writing) {
                 RunStage::Begin => {
@@ -207,19 +237,21 @@ impl TransactionRun {
                         self.stage = RunStage::Enter(keys);
                         return DriveResult::Waiting;
                     }
+                    self.gate_until = Some(context.shared.now.after(GATE_MAX));
+                    self.is_timed = false;
                     self.stage = RunStage::Read(KeyReads::new(keys));
                 }
                 RunStage::Read(reads) => match self.read(reads, context) {
                     Ok(stage) => self.stage = stage,
-                    Err(result) => return result,
+                    Err(result) => return self.limited(result, context),
                 },
                 RunStage::Write => match self.write(context) {
                     Ok(stage) => self.stage = stage,
-                    Err(result) => return result,
+                    Err(result) => return self.limited(result, context),
                 },
                 RunStage::Writing => return DriveResult::Waiting,
                 RunStage::Done(reply) => {
-                    context.shared.leave_gate(context.operation.client);
+                    self.leave_gate(context);
                     return DriveResult::Done(reply);
                 }
             }
@@ -354,7 +386,7 @@ impl TransactionRun {
         match context.submit(0, namespace, command) {
             Ok(()) => {
                 // The device keeps the order of each key: what other clients write from now on comes later.
-                context.shared.leave_gate(context.operation.client);
+                self.leave_gate(context);
                 self.stage = RunStage::Writing;
                 Err(DriveResult::Waiting)
             }

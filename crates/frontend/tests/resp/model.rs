@@ -29,6 +29,17 @@ struct QueuedCommand {
     command: SsdCommand,
 }
 
+/// The treatment of reads of values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ModelReads {
+    /// They are carried out.
+    Free,
+    /// The next one is carried out; then every record is written again, and reads wait.
+    OneMore,
+    /// They wait.
+    Held,
+}
+
 /// A model of the device.
 pub(crate) struct KvDeviceModel {
     records: BTreeMap<(u8, Vec<u8>), ModelRecord>,
@@ -46,6 +57,8 @@ pub(crate) struct KvDeviceModel {
     hashed: std::cell::Cell<usize>,
     /// True if another front end writes between the commands of this one.
     pub(crate) rewriting: bool,
+    /// The treatment of reads of values.
+    pub(crate) reads: ModelReads,
     /// True if a reader of a value ends when the value is replaced.
     pub(crate) gives_up_readers: bool,
     /// True if writes become durable over time.
@@ -69,6 +82,7 @@ impl KvDeviceModel {
             in_flight_max,
             hashed: std::cell::Cell::default(),
             rewriting: false,
+            reads: ModelReads::Free,
             gives_up_readers: false,
             flushing: true,
             expired: 0,
@@ -344,6 +358,9 @@ impl KvDeviceModel {
     /// Returns true if the command at `at` may execute before the commands ahead of it in the queue.
     fn is_free(&self, at: usize) -> bool {
         let this = &self.queue[at];
+        if self.reads == ModelReads::Held && matches!(this.command, SsdCommand::Retrieve { .. }) {
+            return false;
+        }
         self.queue.iter().take(at).all(|before| {
             let is_across = |queued: &QueuedCommand| matches!(queued.command, SsdCommand::BatchAcross { .. });
             before.namespace != this.namespace && !is_across(before) && !is_across(this)
@@ -436,7 +453,13 @@ impl CoreWork for KvDeviceModel {
                 self.rewrite_record();
             }
             let submitted = self.queue.remove(at).unwrap();
+            let is_read = matches!(submitted.command, SsdCommand::Retrieve { .. });
             let held = self.execute(submitted, wall);
+            if is_read && self.reads == ModelReads::OneMore {
+                self.reads = ModelReads::Held;
+                self.sequence += 1;
+                self.records.values_mut().for_each(|record| record.sequence = self.sequence);
+            }
             self.held.push(held);
         }
         if self.flushing && self.random.bool() {

@@ -1,7 +1,7 @@
 //! Tests of the guarantees of transactions: atomic, isolated, bounded, durable before they are answered.
 
 use crate::harness::RespHarness;
-use crate::model::KvDeviceModel;
+use crate::model::{KvDeviceModel, ModelReads};
 use crate::wire::{RespTestClient, RespValue, TestNode, encode};
 use headwater_frontend::resp::RespConfig;
 use std::io::Write;
@@ -96,6 +96,35 @@ fn transactions_of_many_clients_are_isolated_and_lose_no_increment() {
         seen.sort_unstable();
         assert_eq!(seen, (1..=120).collect::<Vec<_>>(), "seed {seed}");
     }
+}
+
+#[test]
+fn transaction_whose_reads_wait_does_not_keep_other_clients_waiting() {
+    let mut harness = RespHarness::start();
+    let mut neighbour = TcpStream::connect(harness.front_end.local_addr().unwrap()).unwrap();
+    neighbour.set_nonblocking(true).unwrap();
+    harness.stream.write_all(&encode(&[b"SET", b"k", b"1"])).unwrap();
+    harness.wait_for(5);
+    // The batch finds a changed key; the second run is inside the gate, and its read waits.
+    harness.model.reads = ModelReads::OneMore;
+    let lines = [&[&b"MULTI"[..]][..], &[b"INCR", b"k"], &[b"EXEC"]];
+    harness.stream.write_all(&lines.iter().flat_map(|words| encode(words)).collect::<Vec<_>>()).unwrap();
+    let mut replies = harness.wait_for(14);
+    while harness.model.reads != ModelReads::Held {
+        harness.turns(1);
+    }
+    harness.turns(100);
+    neighbour.write_all(&encode(&[b"PING"])).unwrap();
+    let mut reply = [0; 7];
+    let answered = (0..100_000).any(|_| {
+        harness.turns(1);
+        matches!(std::io::Read::read(&mut neighbour, &mut reply), Ok(7))
+    });
+    assert!(answered, "a client waits for the gate of another client's transaction");
+    replies.extend(harness.received());
+    assert_eq!(replies, b"+OK\r\n+QUEUED\r\n");
+    harness.model.reads = ModelReads::Free;
+    assert_eq!(harness.wait_for(8), b"*1\r\n:2\r\n");
 }
 
 #[test]
