@@ -64,6 +64,20 @@ impl<M: Media> Ftl<M> {
         self.reservation.begin();
     }
 
+    /// Makes all that was appended durable before the operation that the log is reserved for appends its first record: what
+    /// another namespace acknowledged must not stay volatile for as long as that operation takes. Returns the sequence that
+    /// it waits for; `None` if there is none, and then no commit begins any more.
+    pub(crate) fn settle_before_append(&mut self) -> Option<Sequence> {
+        let last = self.last_sequence();
+        let is_settled = self.commit.durable() >= last || self.flash.failure().is_some();
+        self.reservation.allow_commits(!is_settled);
+        if is_settled {
+            return None;
+        }
+        self.commit.request_sequence(last);
+        Some(last)
+    }
+
     /// Ends the reservation of the log.
     pub(crate) fn release_log(&mut self) {
         self.reservation.end();
@@ -119,7 +133,7 @@ impl<M: Media> Ftl<M> {
     fn begin_commit(&mut self, now: Nanos) -> bool {
         let is_split = mutant(Mutant::CommitSplitsBatch)
             || mutant(Mutant::CommitBehindBatchClear) && self.is_clearing_any();
-        if self.is_log_reserved() && !is_split {
+        if self.reservation.forbids_commits() && !is_split {
             return false;
         }
         if !self.flash.records().is_written() || !self.flash.reserve_frames(self.flash.frames_for_commit()) {

@@ -203,6 +203,25 @@ fn writes_of_a_batch_wait_until_many_cleared_keys_have_left_the_index() {
 }
 
 #[test]
+fn what_was_acknowledged_before_is_durable_while_a_batch_waits_for_a_walk() {
+    let durability = [Durability::OnFlush; NAMESPACES];
+    for config in configs() {
+        let mut host = NamespaceHost::new(128, DeviceConfig { durability, ..config });
+        fill(&mut host, SECOND, 20_000);
+        fill(&mut host, THIRD, 500);
+        let (first, command) = clearing(&[SECOND], vec![(SECOND, vec![put("key-1", "new")])]);
+        host.submit(first, command);
+        while host.device.stats().keys[SECOND.index()] > 2 {
+            assert!(turn(&mut host).is_empty());
+        }
+        // A power cut during the walk takes the batch, and nothing else.
+        let mut host = host.reopened();
+        assert_eq!(keys_of(&host), [0, 20_000, 500]);
+        assert!(host.get(THIRD, b"key-499").is_ok());
+    }
+}
+
+#[test]
 fn bytes_that_a_clear_frees_count_for_the_writes_of_its_batch() {
     for config in configs() {
         let mut host = NamespaceHost::new(32, config);

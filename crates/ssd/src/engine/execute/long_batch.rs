@@ -26,8 +26,9 @@
 //!
 //! The entries of the old records leave the index in parts (`ftl/clear_walks.rs`), and until then the namespace may have no
 //! new one. The first write to a namespace that is still walked waits, with the log reserved, so that nothing comes between
-//! the clear and it: writes of other clients wait too, reads of other namespaces do not. A batch that writes nothing there
-//! does not wait. A reader sees no part of the batch: its keys are held, every other key of a cleared namespace is absent
+//! the clear and it: writes of other clients wait too. A walk takes as long as there are keys of all namespaces, so that what
+//! was acknowledged before is made durable first. Reads of keys that exist do not wait; of a missing key they wait, where a
+//! reply is durable, as for any removal that is not durable yet. A batch that writes nothing there does not wait. A reader sees no part of the batch: its keys are held, every other key of a cleared namespace is absent
 //! from the first record on, and that absence is released only when the whole batch is durable.
 //!
 //! A record that was moved is found by its hash alone if no other record of the namespace has it: the record exists. Its
@@ -99,6 +100,11 @@ impl<'a> LongBatch<'a> {
         if plan.renewed < self.writes.len() && !mutant(Mutant::PlanNotRenewed) {
             return Err(self.renew_part(ftl, plan).err().unwrap_or(StallReason::Turn));
         }
+        if self.waits_for_walk()
+            && let Some(sequence) = ftl.settle_before_append()
+        {
+            return Err(StallReason::NotDurable(sequence));
+        }
         if let Some(outcome) = self.decide(ftl, plan)? {
             return Ok(outcome);
         }
@@ -112,6 +118,14 @@ impl<'a> LongBatch<'a> {
             wrote: plan.seen.max(ftl.last_removal()),
         });
         self.append_part(ftl, plan, drafts)
+    }
+
+    /// Returns true if a write waits for the walk of a clear of the batch.
+    fn waits_for_walk(&self) -> bool {
+        let clears = self.namespaces.cleared();
+        let is_store = |index: &usize| matches!(self.writes[*index], BatchWrite::Store { .. });
+        let mut stores = (0..self.writes.len()).filter(is_store);
+        !clears.is_empty() && stores.any(|index| clears.contains(self.namespaces.of(index)))
     }
 
     fn only_checks(&self) -> bool {
