@@ -153,6 +153,8 @@ fn a_slow_flush_keeps_the_thread_from_waiting_for_the_next_ones() {
     assert!(requests.is_blocking());
     requests.note_blocking(Nanos::from_micros(501));
     assert_eq!((0..2_000).take_while(|_| !requests.is_blocking()).count(), 1_024);
+    requests.note_blocking(Nanos::from_millis(10));
+    assert!((0..2_000).all(|_| !requests.is_blocking()), "the thread waits again after a flush of 10 ms");
 }
 
 #[test]

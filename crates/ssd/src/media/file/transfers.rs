@@ -68,14 +68,17 @@ pub(super) struct FlushRequests {
     is_blocking_allowed: bool,
     /// Number of flushes that no thread waits for although it may, because one took too long.
     held_back: u32,
+    /// True if one took so long that no thread waits for a flush any more, as long as the file is open.
+    is_stuck: bool,
     /// Number of flushes that the calling thread waited for.
     blocking: u64,
 }
 
 /// The longest time for which a thread may wait for a flush. After a longer one it does not wait for the next
-/// [`HELD_BACK`].
+/// [`HELD_BACK`], and after one of [`STUCK_MIN`] for none any more.
 const BLOCKING_MAX: Nanos = Nanos::from_micros(500);
 const HELD_BACK: u32 = 1_024;
+const STUCK_MIN: Nanos = Nanos::from_millis(10);
 
 impl FlushRequests {
     pub(super) fn request(&mut self, token: MediaToken) {
@@ -90,7 +93,7 @@ impl FlushRequests {
     pub(super) fn is_blocking(&mut self) -> bool {
         let is_held_back = self.held_back > 0;
         self.held_back = self.held_back.saturating_sub(1);
-        self.is_blocking_allowed && !is_held_back
+        self.is_blocking_allowed && !is_held_back && !self.is_stuck
     }
 
     /// Notes that the calling thread waited for a flush.
@@ -98,6 +101,7 @@ impl FlushRequests {
         self.blocking += 1;
         if elapsed > BLOCKING_MAX {
             self.held_back = HELD_BACK;
+            self.is_stuck |= elapsed >= STUCK_MIN;
         }
     }
 
