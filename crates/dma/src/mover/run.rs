@@ -15,14 +15,8 @@ const BOUNCE_BYTES: usize = 4_096;
 /// Does the steps of a checked job that have no result yet.
 pub(super) fn run(job: &mut MoveJob) {
     let MoveJob { memories, steps, results, durability, cache_intent, promise } = job;
-    let mut run = StepRun {
-        memories,
-        durability: *durability,
-        cache_intent: *cache_intent,
-        streaming: StreamingCopies::default(),
-        persistent: PersistentCopies::default(),
-        is_flushed: steps[..results.len()].iter().any(|step| matches!(step, MoveStep::Flush { .. })),
-    };
+    let mut run = StepRun::new(memories, *durability, *cache_intent);
+    run.is_flushed = steps[..results.len()].iter().any(|step| matches!(step, MoveStep::Flush { .. }));
     for step in steps.iter().skip(results.len()) {
         results.push(run.step(step));
     }
@@ -38,14 +32,7 @@ pub(super) fn run(job: &mut MoveJob) {
 #[cfg(not(loom))]
 pub(super) fn run_part(job: &mut MoveJob, part: &MoveStep) -> StepResult {
     let MoveJob { memories, durability, cache_intent, .. } = job;
-    let mut run = StepRun {
-        memories,
-        durability: *durability,
-        cache_intent: *cache_intent,
-        streaming: StreamingCopies::default(),
-        persistent: PersistentCopies::default(),
-        is_flushed: false,
-    };
+    let mut run = StepRun::new(memories, *durability, *cache_intent);
     let result = run.step(part);
     run.streaming.fence();
     result
@@ -60,14 +47,7 @@ pub(super) fn flush_done(job: &mut MoveJob) {
     if !is_persistent && !done.iter().any(|step| matches!(step, MoveStep::Flush { .. })) {
         return;
     }
-    let mut run = StepRun {
-        memories,
-        durability: *durability,
-        cache_intent: *cache_intent,
-        streaming: StreamingCopies::default(),
-        persistent: PersistentCopies::default(),
-        is_flushed: true,
-    };
+    let mut run = StepRun::new(memories, *durability, *cache_intent);
     if is_persistent {
         done.iter().for_each(|step| step.for_each_write(|range| run.flush(range)));
     }
@@ -87,7 +67,18 @@ struct StepRun<'a> {
     is_flushed: bool,
 }
 
-impl StepRun<'_> {
+impl<'a> StepRun<'a> {
+    fn new(memories: &'a mut [MoveMemory], durability: MoveDurability, cache_intent: CacheIntent) -> Self {
+        Self {
+            memories,
+            durability,
+            cache_intent,
+            streaming: StreamingCopies::default(),
+            persistent: PersistentCopies::default(),
+            is_flushed: false,
+        }
+    }
+
     fn step(&mut self, step: &MoveStep) -> StepResult {
         match *step {
             MoveStep::Copy { from, to } => self.copy(from, to),
