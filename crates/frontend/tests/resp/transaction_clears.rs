@@ -1,8 +1,8 @@
 //! Tests of FLUSHDB and FLUSHALL inside of transactions.
 
-use crate::differential::{RedisServer, same};
+use crate::transaction_databases::{RandomRound, compare_with_redis};
 use crate::transaction_device::DeviceBench;
-use crate::transaction_differences::{allowed_command, comparable, run_script};
+use crate::transaction_differences::{allowed_command, run_script};
 use crate::transactions::{bulk, error_of, exec, ok, queued};
 use crate::wire::{RespValue, TestNode, encode};
 use headwater_ssd::command::NamespaceId;
@@ -60,54 +60,19 @@ fn command(random: &mut fastrand::Rng) -> String {
 
 #[test]
 fn random_transactions_that_clear_databases_get_the_replies_of_redis() {
-    let Some(redis) = RedisServer::start() else { return };
-    let (mut happened, mut failed) = (0, 0);
-    for seed in 0..8 {
-        eprintln!("seed {seed}");
-        let mut random = fastrand::Rng::with_seed(seed);
-        let node = TestNode::start(seed, if seed % 2 == 0 { 3 } else { 1_000 });
-        let (mut theirs, mut ours) = (redis.connect(), node.connect());
-        let (mut theirs_other, mut ours_other) = (redis.connect(), node.connect());
-        theirs.call_line("FLUSHALL");
-        for round in 0..60 {
-            let mut before = vec![format!("SELECT {}", random.u8(..3))];
-            if random.bool() {
-                before.push(["WATCH a", "WATCH a b", "WATCH none"][random.usize(..3)].to_owned());
-                before.push(format!("SELECT {}", random.u8(..3)));
-            }
-            let beside = [
-                format!("SELECT {}", random.u8(..3)),
-                ["APPEND a x", "APPEND e x", "FLUSHDB", "GET a"][random.usize(..4)].to_owned(),
-            ];
-            let lines: Vec<String> = (0..random.usize(0..30)).map(|_| command(&mut random)).collect();
-            let context = format!("seed {seed} round {round}: {before:?}; {beside:?}; {lines:?}");
-            for line in &before {
-                assert_eq!(ours.call_line(line), theirs.call_line(line), "{context}");
-            }
-            for line in &beside {
-                assert_eq!(ours_other.call_line(line), theirs_other.call_line(line), "{context}");
-            }
-            for line in ["MULTI"].into_iter().chain(lines.iter().map(String::as_str)) {
-                let words: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
-                assert!(same(&words, theirs.call_line(line), ours.call_line(line)), "{line} of {context}");
-            }
-            let (expected, found) = (theirs.call_line("EXEC"), ours.call_line("EXEC"));
-            match &expected {
-                RespValue::Array(_) => happened += 1,
-                _ => failed += 1,
-            }
-            assert_eq!(comparable(&lines, found), comparable(&lines, expected), "{context}");
-            for database in ["", "SELECT 0", "SELECT 1", "SELECT 2", "SELECT 3"] {
-                if !database.is_empty() {
-                    assert_eq!(ours.call_line(database), theirs.call_line(database));
-                }
-                for all in ["MGET a b c d e", "DBSIZE"] {
-                    assert_eq!(ours.call_line(all), theirs.call_line(all), "{database} after {context}");
-                }
-            }
+    compare_with_redis(8, &["MGET a b c d e", "DBSIZE"], |random| {
+        let mut before = vec![format!("SELECT {}", random.u8(..3))];
+        if random.bool() {
+            before.push(["WATCH a", "WATCH a b", "WATCH none"][random.usize(..3)].to_owned());
+            before.push(format!("SELECT {}", random.u8(..3)));
         }
-    }
-    assert!(happened > 50 && failed > 5, "{happened} transactions happened, {failed} failed");
+        let beside = [
+            format!("SELECT {}", random.u8(..3)),
+            ["APPEND a x", "APPEND e x", "FLUSHDB", "GET a"][random.usize(..4)].to_owned(),
+        ];
+        let lines = (0..random.usize(0..30)).map(|_| command(random)).collect();
+        RandomRound { before, beside, lines }
+    });
 }
 
 #[test]

@@ -50,11 +50,23 @@ fn command(random: &mut fastrand::Rng) -> String {
     }
 }
 
-#[test]
-fn random_transactions_over_databases_get_the_replies_of_redis() {
+/// A random transaction with what precedes it: commands of its client, and of another client.
+pub(crate) struct RandomRound {
+    pub(crate) before: Vec<String>,
+    pub(crate) beside: [String; 2],
+    pub(crate) lines: Vec<String>,
+}
+
+/// Runs random transactions beside redis-server and compares all replies; after each one, also those of the commands
+/// `looks` in the selected database and in every other one.
+pub(crate) fn compare_with_redis(
+    seeds: u64,
+    looks: &[&str],
+    draw_round: impl Fn(&mut fastrand::Rng) -> RandomRound,
+) {
     let Some(redis) = RedisServer::start() else { return };
     let (mut happened, mut failed) = (0, 0);
-    for seed in 0..6 {
+    for seed in 0..seeds {
         eprintln!("seed {seed}");
         let mut random = fastrand::Rng::with_seed(seed);
         let node = TestNode::start(seed, if seed % 2 == 0 { 3 } else { 1_000 });
@@ -62,17 +74,7 @@ fn random_transactions_over_databases_get_the_replies_of_redis() {
         let (mut theirs_other, mut ours_other) = (redis.connect(), node.connect());
         theirs.call_line("FLUSHALL");
         for round in 0..60 {
-            let mut before: Vec<String> = Vec::new();
-            for _ in 0..random.usize(..3) {
-                before.push(format!("SELECT {}", random.u8(..3)));
-                before.push(["WATCH a", "WATCH a b", "WATCH none"][random.usize(..3)].to_owned());
-            }
-            before.push(format!("SELECT {}", random.u8(..3)));
-            let beside = [
-                format!("SELECT {}", random.u8(..3)),
-                format!("APPEND {} x", ["a", "e", "f"][random.usize(..3)]),
-            ];
-            let lines: Vec<String> = (0..random.usize(0..30)).map(|_| command(&mut random)).collect();
+            let RandomRound { before, beside, lines } = draw_round(&mut random);
             let context = format!("seed {seed} round {round}: {before:?}; {beside:?}; {lines:?}");
             for line in &before {
                 assert_eq!(ours.call_line(line), theirs.call_line(line), "{context}");
@@ -90,17 +92,35 @@ fn random_transactions_over_databases_get_the_replies_of_redis() {
                 _ => failed += 1,
             }
             assert_eq!(comparable(&lines, found), comparable(&lines, expected), "{context}");
-            // The selected database first, then all of them.
             for database in ["", "SELECT 0", "SELECT 1", "SELECT 2", "SELECT 3"] {
                 if !database.is_empty() {
                     assert_eq!(ours.call_line(database), theirs.call_line(database));
                 }
-                let all = "MGET a b c d";
-                assert_eq!(ours.call_line(all), theirs.call_line(all), "{database} after {context}");
+                for look in looks {
+                    assert_eq!(ours.call_line(look), theirs.call_line(look), "{database} after {context}");
+                }
             }
         }
     }
     assert!(happened > 50 && failed > 5, "{happened} transactions happened, {failed} failed");
+}
+
+#[test]
+fn random_transactions_over_databases_get_the_replies_of_redis() {
+    compare_with_redis(6, &["MGET a b c d"], |random| {
+        let mut before: Vec<String> = Vec::new();
+        for _ in 0..random.usize(..3) {
+            before.push(format!("SELECT {}", random.u8(..3)));
+            before.push(["WATCH a", "WATCH a b", "WATCH none"][random.usize(..3)].to_owned());
+        }
+        before.push(format!("SELECT {}", random.u8(..3)));
+        let beside = [
+            format!("SELECT {}", random.u8(..3)),
+            format!("APPEND {} x", ["a", "e", "f"][random.usize(..3)]),
+        ];
+        let lines = (0..random.usize(0..30)).map(|_| command(random)).collect();
+        RandomRound { before, beside, lines }
+    });
 }
 
 fn lines(all: &[&str]) -> Vec<String> {
