@@ -1,8 +1,8 @@
 //! Throttles commands to the limits of their namespace.
 //!
 //! Input: operations of namespaces with limits, in the order of their submission. Output: the same operations in the
-//! same order, none before its start time. Invariant: a throttled namespace delays no command that is not its own, and its
-//! commands do not overtake each other.
+//! same order, none before its start time. Invariant: a throttled namespace delays no command that is not its own, but for
+//! those on keys of a batch over several namespaces, and its commands do not overtake each other.
 //!
 //! A batch over several namespaces is different: it waits when its turn to run comes, for one namespace after the other, and
 //! holds its keys until then, so that no later operation on one of them overtakes it and each bucket is paid once. From its

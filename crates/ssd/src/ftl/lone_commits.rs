@@ -2,8 +2,8 @@
 //!
 //! Input: the number of commands completed so far, at the start of each flush. Output: whether the core may wait for the
 //! flush itself. No other client is there to serve in this time, and the flush is over sooner without a second thread, which
-//! must be woken for it and wake the core again. Invariant: one command more than a commit has, of any client, and the
-//! core waits for none of the next [`STREAK`] flushes.
+//! must be woken for it and wake the core again. Invariant: behind a flush that no command or several waited
+//! for, the core waits for none of the next [`STREAK`].
 
 /// Number of commits of one command each, in a row, after which the core may wait.
 const STREAK: u32 = 64;
