@@ -22,6 +22,7 @@ mod health;
 pub(crate) mod held_values;
 mod log_reservation;
 mod lone_commits;
+mod lost_entry;
 mod namespace_state;
 pub(crate) mod namespace_table;
 mod prefetch;

@@ -150,6 +150,8 @@ mutants! {
     OldClearSettles,
     /// Entries of the checkpoint whose records are lost are dropped.
     LostEntriesDropped,
+    /// Recovery takes a record that lies where a lost one was for that of another key with the same hash.
+    LostEntryMistaken,
     /// A damaged index of a checkpoint is taken for an empty one.
     DamagedIndexEmpty,
     /// Lost pages of the blocks from which an index is built again put nothing in doubt.

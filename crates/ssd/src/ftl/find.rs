@@ -305,7 +305,7 @@ impl<M: Media> Ftl<M> {
             if entry.namespace != namespace {
                 continue;
             }
-            if let Some(found) = self.match_entry(entry, key, reach)? {
+            if let Some(found) = self.match_entry((hash, entry), key, reach)? {
                 return if self.is_record_in_doubt(&found) {
                     Err(StallReason::InDoubt)
                 } else {
@@ -347,7 +347,7 @@ impl<M: Media> Ftl<M> {
     ) -> Result<Option<FoundRecord>, StallReason> {
         let entries = (0..).map_while(|nth| self.index().find(hash, nth));
         for entry in entries.filter(|entry| entry.namespace == namespace) {
-            match self.match_entry(entry, key, RecordPart::Key) {
+            match self.match_entry((hash, entry), key, RecordPart::Key) {
                 Ok(None) => {}
                 Err(StallReason::Unreadable(_)) => return Ok(Some(FoundRecord { entry, header: None })),
                 Ok(Some(found)) if self.is_record_in_doubt(&found) => {
@@ -364,7 +364,7 @@ impl<M: Media> Ftl<M> {
     #[expect(clippy::inline_always, reason = "the record would be copied on the stack, for every command")]
     fn match_entry(
         &self,
-        entry: IndexEntry,
+        (hash, entry): (KeyHash, IndexEntry),
         key: &[u8],
         reach: RecordPart,
     ) -> Result<Option<FoundRecord>, StallReason> {
@@ -384,8 +384,7 @@ impl<M: Media> Ftl<M> {
                     let is_damaged = self.is_expired(&header) && !self.is_proven(entry, &header)?;
                     Some(if is_damaged { damaged } else { FoundRecord { entry, header: Some(header) } })
                 } else {
-                    // Another key with the same 60 bits, or this key with a damaged byte: the checksum decides.
-                    (!self.is_intact(entry, &header)?).then_some(damaged)
+                    (!self.is_of_another_key(hash, entry, &header)?).then_some(damaged)
                 }
             }
             _ => Some(damaged),

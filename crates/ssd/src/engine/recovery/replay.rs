@@ -234,27 +234,37 @@ fn checkpoint_record_of<M: Media>(
         if entry.namespace != line.namespace {
             continue;
         }
-        let header_and_key = |ftl: &Ftl<M>| match ftl.header(entry, RecordPart::Key)? {
-            Some(header) if !ftl.is_proven(entry, &header)? => Ok(None),
-            Some(header) => Ok(Some((header, ftl.key_of(entry, &header)?))),
-            None => Ok(None),
-        };
-        let attempt = |ftl: &Ftl<M>| unless_unreadable(header_and_key(ftl), None);
-        let read = retry_with_pages(ftl, now, PageNeed::Index, attempt)?;
-        let Some((header, key)) = read else {
+        let lost = FoundRecord { entry, header: None };
+        let attempt = |ftl: &Ftl<M>| unless_unreadable(match_line(ftl, entry, line), Some(lost));
+        match retry_with_pages(ftl, now, PageNeed::Index, attempt)? {
+            Some(found @ FoundRecord { header: Some(header), .. }) => {
+                return Ok(Some((found, Some(header.sequence))));
+            }
             // Another entry may have this key for certain.
-            unreadable.get_or_insert((FoundRecord { entry, header: None }, None));
-            continue;
-        };
-        if ftl.hasher().digest_of(&header, &key) == line.digest {
-            return Ok(Some((FoundRecord { entry, header: Some(header) }, Some(header.sequence))));
-        }
-        if line.hash.is_position() {
-            // Only this key has the position: the entry names another record than it did.
-            unreadable.get_or_insert((FoundRecord { entry, header: None }, None));
+            Some(lost) => unreadable = unreadable.or(Some((lost, None))),
+            None => {}
         }
     }
     Ok(unreadable)
+}
+
+/// Returns the record at an entry if it has the key of a line, or, without a header, if it is lost.
+fn match_line<M: Media>(
+    ftl: &Ftl<M>,
+    entry: IndexEntry,
+    line: &Line,
+) -> Result<Option<FoundRecord>, StallReason> {
+    let lost = FoundRecord { entry, header: None };
+    let Some(header) = ftl.header(entry, RecordPart::Key)? else { return Ok(Some(lost)) };
+    if !ftl.is_proven(entry, &header)? {
+        return Ok(Some(lost));
+    }
+    let key = ftl.key_of(entry, &header)?;
+    if ftl.hasher().digest_of(&header, &key) == line.digest {
+        return Ok(Some(FoundRecord { entry, header: Some(header) }));
+    }
+    let is_of_another = header.units() == entry.units && ftl.hasher().index_key(&header, &key) == line.hash;
+    Ok((!is_of_another && !mutant(Mutant::LostEntryMistaken)).then_some(lost))
 }
 
 /// Records whose pages are read together before the records are applied one by one.
