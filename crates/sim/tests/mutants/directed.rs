@@ -21,8 +21,6 @@ use headwater_ssd::mutant::Mutant;
 
 /// Most worlds of one change.
 pub(crate) const WORLDS_MAX: u64 = 400;
-/// A seed of the swarm: a record is lost whose block was opened again, and its key is written behind the loss.
-const OVERWRITTEN_LOST_RECORD: u64 = 9_225_167_802_192_826_760;
 /// Blocks of a medium that is filled again and again.
 const BLOCKS: u32 = 16;
 
@@ -48,11 +46,16 @@ pub(crate) fn world(mutant: Mutant, number: u64) -> Option<SimWorld<'static, Ssd
         | Mutant::ExtentsNotFreed
         | Mutant::ExtentsNotAdopted => values_in_extents(number),
         Mutant::ExtentPageNotProven => flipped_bits_of_extents(),
-        Mutant::LostEntryMistaken => WorldConfig::from_seed(OVERWRITTEN_LOST_RECORD),
+        Mutant::LostEntryMistaken => return Some(overwritten_lost_record()),
         _ => return None,
     };
-    let seed = if mutant == Mutant::LostEntryMistaken { OVERWRITTEN_LOST_RECORD } else { number };
-    Some(SimWorld::new(seed, config))
+    Some(SimWorld::new(number, config))
+}
+
+/// Returns a world of the swarm: a record is lost whose block was opened again, and its key is removed behind the loss.
+fn overwritten_lost_record() -> SimWorld<'static, SsdDevice<SimMedia>> {
+    const SEED: u64 = 9_225_167_802_192_826_760;
+    SimWorld::new(SEED, WorldConfig::from_seed(SEED))
 }
 
 /// Returns a bare world: one namespace, everything durable when it is acknowledged, and no faults.
