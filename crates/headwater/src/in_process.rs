@@ -18,7 +18,7 @@ use headwater_io::{
     ArmResult, Buffer, ClientNamespace, Command, CompletedCommand, DeviceBackend, DevicePool, IoError,
     IoLimits, MemoryRegistrar, PoolSettings, QueueTransport, RejectedCommand, VALUE_BYTES_MAX,
 };
-use headwater_ssd::engine::{DeviceConfig, SsdDevice, StartTime};
+use headwater_ssd::engine::{COMMIT_GATHERING, DeviceConfig, SsdDevice, StartTime};
 use headwater_ssd::media::file::{FileMedia, FileOptions};
 use headwater_ssd::media::geometry::BLOCKS_MAX;
 use headwater_ssd::media::memory::MemoryMedia;
@@ -152,6 +152,7 @@ fn start<M: Media + Send + 'static>(media: M, settings: &PoolSettings) -> Result
         frames_max: FRAMES_MAX,
         pool: Some(pool),
         hash_seed: fastrand::u64(..),
+        commit_gathering: COMMIT_GATHERING,
         ..DeviceConfig::default()
     };
     let at = StartTime { now: clock.now(), wall: clock.wall() };

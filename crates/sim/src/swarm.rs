@@ -9,8 +9,8 @@
 
 use crate::simulated_device::DeviceActivity;
 use crate::world::{
-    ACROSS_SEEDS, BATCH_CLEAR_SEEDS, CHECK_SEEDS, EXTENT_SEEDS, LineSink, PART_SEEDS, REUSE_SEEDS,
-    RunFailure, RunReport, SWARM_SEEDS, WorldConfig,
+    ACROSS_SEEDS, BATCH_CLEAR_SEEDS, CHECK_SEEDS, EXTENT_SEEDS, GATHER_SEEDS, LineSink, PART_SEEDS,
+    REUSE_SEEDS, RunFailure, RunReport, SWARM_SEEDS, WorldConfig,
 };
 use headwater_host::clock::{Clock, Nanos};
 use headwater_host::width::to_usize;
@@ -40,7 +40,7 @@ const FRESH_KINDS: &[u64] = &[
     0,
     EXTENT_SEEDS,
     0,
-    CHECK_SEEDS + PART_SEEDS,
+    CHECK_SEEDS + PART_SEEDS + GATHER_SEEDS,
     0,
     ACROSS_SEEDS + BATCH_CLEAR_SEEDS,
 ];

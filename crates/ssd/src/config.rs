@@ -51,6 +51,10 @@ impl FromStr for LossDigest {
     }
 }
 
+/// The [`commit_gathering`](DeviceConfig::commit_gathering) of a device whose commands wait for a flush of a file: about the
+/// duration of one.
+pub const COMMIT_GATHERING: Nanos = Nanos(100_000);
+
 /// The configuration of a device. Every field has a default that suits a laptop.
 #[derive(Clone, Debug)]
 pub struct DeviceConfig {
@@ -76,6 +80,9 @@ pub struct DeviceConfig {
     /// Bytes from which the whole blocks of a value lie outside of the log; at least 262,144. `usize::MAX` keeps every value in
     /// the log, where it has at most 16 MiB.
     pub extents_from: usize,
+    /// Time after the end of a commit for which the next one waits at most, while fewer commands wait for it than there were
+    /// active clients: one flush serves more of them. Zero begins each commit at once.
+    pub commit_gathering: Nanos,
     /// The loss that an opening may accept, by the digest of its report; without it an opening that cannot read a page
     /// which it needs is refused.
     pub accept_loss: Option<LossDigest>,
@@ -93,6 +100,7 @@ impl Default for DeviceConfig {
             batch_part_writes: crate::limits::BATCH_PART_WRITES,
             map_part_entries: crate::limits::MAP_PART_ENTRIES,
             extents_from: crate::limits::EXTENT_BYTES,
+            commit_gathering: Nanos::ZERO,
             accept_loss: None,
         }
     }

@@ -54,7 +54,8 @@ use std::collections::{BTreeMap, VecDeque};
 use throttle::CommandThrottle;
 
 pub use crate::config::{
-    DeviceConfig, DeviceStats, Durability, FailedOperation, FailedRead, FailedWrite, LossDigest, VictimPolicy,
+    COMMIT_GATHERING, DeviceConfig, DeviceStats, Durability, FailedOperation, FailedRead, FailedWrite,
+    LossDigest, VictimPolicy,
 };
 pub use keyed_batch::KeyedBatch;
 pub use open::{OpenError, OpenReason, OpeningLosses, OpeningReads, StartTime};
@@ -83,7 +84,8 @@ pub struct SsdDevice<M> {
 }
 
 impl<M: Media> SsdDevice<M> {
-    fn from_ftl(ftl: Ftl<M>, config: &DeviceConfig) -> Self {
+    fn from_ftl(mut ftl: Ftl<M>, config: &DeviceConfig) -> Self {
+        ftl.set_gathering(config.commit_gathering);
         Self {
             ftl,
             operations: OperationSlab::default(),
@@ -132,7 +134,7 @@ impl<M: Media> SsdDevice<M> {
             moved |= self.checkpointer.advance(&mut self.ftl, now);
         }
         moved |= self.commit_due_interval();
-        self.ftl.note_completed(self.release_queue.pushed());
+        self.ftl.note_completed(self.release_queue.pushed(), self.release_queue.pushed_gated());
         moved |= self.pump();
         moved |= self.release_durable();
         moved |= !is_reserved && self.run_actions();
@@ -474,6 +476,11 @@ impl ReleaseQueue {
     /// Returns the number of completions added so far.
     fn pushed(&self) -> u64 {
         self.pushed
+    }
+
+    /// Returns the number of completions added so far that had to wait for durability.
+    fn pushed_gated(&self) -> u64 {
+        self.next_arrival
     }
 }
 

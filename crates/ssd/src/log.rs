@@ -9,6 +9,7 @@
 //! The callers decide when to seal, flush and collect.
 
 pub mod blocks;
+mod commit_gathering;
 pub mod commit_record;
 pub(crate) mod commit_records;
 pub mod extent_list;

@@ -21,6 +21,8 @@ use headwater_nvme::queue_pair::SleepDecision;
 use std::os::fd::AsFd as _;
 use wait_set::{ReadyFrontEnds, WaitSet};
 
+/// Time to a deadline for which the loop polls instead of sleeping.
+const SLEEP_MIN: Nanos = Nanos(200_000);
 /// Maximum wait for clients to receive their last replies.
 pub const DRAIN_MAX: Nanos = Nanos(10_000_000_000);
 /// Minimum time between two publications of the counters.
@@ -242,7 +244,7 @@ impl<D: CoreWork> CoreLoop<'_, '_, D> {
             .min();
         let span = match until {
             None => None,
-            Some(until) if until <= now => return Ok(()),
+            Some(until) if until <= now.after(SLEEP_MIN) => return Ok(()),
             // Rounded up to whole milliseconds: after an early wake-up the loop would only sleep again.
             Some(until) => Some(timespec(until.since(now))),
         };

@@ -24,7 +24,9 @@ use headwater_host::width::{narrow, to_usize};
 use headwater_io::nvme_tcp::key_file;
 use headwater_ssd::command::FrontEndId;
 use headwater_ssd::engine::administration::identity;
-use headwater_ssd::engine::{DeviceConfig, OpeningLosses, OpeningReads, SsdDevice, StartTime};
+use headwater_ssd::engine::{
+    COMMIT_GATHERING, DeviceConfig, OpeningLosses, OpeningReads, SsdDevice, StartTime,
+};
 use headwater_ssd::media::file::{FileMedia, FileOptions};
 use headwater_ssd::media::{FlashGeometry, Media as _, PAGES_PER_BLOCK};
 
@@ -170,6 +172,7 @@ pub(super) fn device_config(config: &NodeConfig, pool: &Pool) -> DeviceConfig {
         pool: Some(pool.clone()),
         hash_seed: fastrand::u64(..),
         accept_loss: config.accept_loss,
+        commit_gathering: COMMIT_GATHERING,
         ..DeviceConfig::default()
     }
 }

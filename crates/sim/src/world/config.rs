@@ -2,7 +2,7 @@
 //!
 //! Input: a seed. Output: a [`WorldConfig`]. From [`SWARM_SEEDS`] on it is one of the swarm's ([`super::swarm_config`]);
 //! [`FILE_SEEDS`] and [`LYING_SEEDS`] change its medium, [`ACROSS_SEEDS`] its namespaces, [`REUSE_SEEDS`], [`LONG_SEEDS`],
-//! [`PART_SEEDS`] and [`EXTENT_SEEDS`] its size and the work in it.
+//! [`PART_SEEDS`] and [`EXTENT_SEEDS`] its size and the work in it, [`GATHER_SEEDS`] its commits.
 //! Invariant: `headwater sim replay --seed S` builds the same world as the test run of seed S.
 
 use super::{across_config, extent_config, long_config, part_config, reuse_config, swarm_config};
@@ -14,6 +14,7 @@ use crate::workload::{
     BATCH_WRITES, CHAINED_BYTES, CommandShares, CommandStream, FeatureUse, ValueLengths, WorkloadConfig,
 };
 use headwater_host::clock::Nanos;
+use headwater_host::width::to_usize;
 use headwater_ssd::command::NamespaceId;
 use headwater_ssd::engine::{DeviceConfig, Durability, VictimPolicy};
 use headwater_ssd::limits::batch_bytes_max;
@@ -207,6 +208,10 @@ pub const ACROSS_SEEDS: u64 = 1 << 60;
 /// no meaning of its own.
 pub const BATCH_CLEAR_SEEDS: u64 = 1 << 55;
 
+/// Added to a seed with [`PART_SEEDS`]: commits of the world wait for the commands of all clients that are active. In other
+/// seeds the bit has no meaning of its own.
+pub const GATHER_SEEDS: u64 = 1 << 54;
+
 /// Returns true for a seed of a world whose batches have keys of several namespaces.
 const fn is_across(seed: u64) -> bool {
     seed & (ACROSS_SEEDS | ACROSS_SEEDS >> 1) == ACROSS_SEEDS
@@ -215,8 +220,9 @@ const fn is_across(seed: u64) -> bool {
 /// Returns the seed without the parts that change the medium, so that the worlds differ in nothing else.
 pub(super) const fn drawn_seed(seed: u64) -> u64 {
     let across = if is_across(seed) { ACROSS_SEEDS | BATCH_CLEAR_SEEDS } else { 0 };
+    let gathers = if seed & PART_SEEDS != 0 { GATHER_SEEDS } else { 0 };
     let kinds = LYING_SEEDS | FILE_SEEDS | REUSE_SEEDS | LONG_SEEDS | CHECK_SEEDS | PART_SEEDS | EXTENT_SEEDS;
-    seed & !(kinds | across)
+    seed & !(kinds | across | gathers)
 }
 
 /// Presets that short runs draw from: with and without a volatile cache, fast and slow.
@@ -245,6 +251,9 @@ impl WorldConfig {
         }
         if seed & PART_SEEDS != 0 {
             part_config::change(&mut config, drawn);
+            if seed & GATHER_SEEDS != 0 {
+                config.device.commit_gathering = Nanos::from_micros([20, 100, 5_000][to_usize(drawn % 3)]);
+            }
         }
         config.device.extents_from = usize::MAX;
         if seed & EXTENT_SEEDS != 0 {

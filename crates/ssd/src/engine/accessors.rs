@@ -16,13 +16,15 @@ use headwater_host::clock::{Nanos, UnixMillis};
 
 impl<M: Media> SsdDevice<M> {
     /// Returns the next time at which the device has work without outside input: a durability interval, a command that
-    /// waits for the limits of its namespace, a read that is repeated, or a simulated media event. `None` if only a command or a media
+    /// waits for the limits of its namespace, a read that is repeated, a commit that waits for more commands, or a simulated media event. `None` if only a command or a media
     /// completion creates work. Expiry is wall time: see [`next_expiry`](Self::next_expiry).
     #[must_use]
     pub fn next_deadline(&self) -> Option<Nanos> {
         let limits = self.throttle.next_start();
-        let retry = self.ftl.victim_retry_at().into_iter().chain(self.ftl.idle_record_due());
-        self.interval_due.into_iter().chain(limits).chain(retry).chain(self.ftl.media().next_event()).min()
+        let of_ftl =
+            [self.ftl.victim_retry_at(), self.ftl.idle_record_due(), self.ftl.commit_gathers_until()];
+        let of_ftl = of_ftl.into_iter().flatten().chain(self.ftl.media().next_event());
+        self.interval_due.into_iter().chain(limits).chain(of_ftl).min()
     }
 
     /// Returns the wall time at which the next key expires, if any key has an expiry.

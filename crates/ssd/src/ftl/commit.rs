@@ -45,10 +45,22 @@ impl<M: Media> Ftl<M> {
         self.commit.request_commit();
     }
 
-    /// Notes the number of commands completed so far, those included that wait for a commit.
+    /// Notes the number of commands completed so far, those included that wait for a commit, and of those so far that had to
+    /// wait for one.
     #[inline]
-    pub(crate) fn note_completed(&mut self, completed: u64) {
+    pub(crate) fn note_completed(&mut self, completed: u64, waited: u64) {
         self.lone_commits.note_completed(completed);
+        self.commit.note_waiting(waited);
+    }
+
+    /// Sets the time after the end of a commit for which the next one waits at most for more commands.
+    pub(crate) fn set_gathering(&mut self, span: Nanos) {
+        self.commit.set_gathering(span);
+    }
+
+    /// Returns the time until which a commit that should start waits for more commands.
+    pub(crate) fn commit_gathers_until(&self) -> Option<Nanos> {
+        self.commit.gathers_until().filter(|_| !self.health.is_closing)
     }
 
     /// Requests a commit, even if nothing was appended.
@@ -100,6 +112,7 @@ impl<M: Media> Ftl<M> {
             return false;
         }
         match self.commit.state() {
+            CommitState::Idle if self.commit_gathers_until().is_some_and(|until| until > now) => false,
             CommitState::Idle if self.commit.is_due() => self.begin_commit(now),
             CommitState::Idle => self.write_idle_record(now),
             CommitState::Programming(target)
@@ -172,7 +185,7 @@ impl<M: Media> Ftl<M> {
         if mutant(Mutant::CommitCoversLaterRecords) {
             target.end.sequence = self.last_sequence();
         }
-        self.commit.finish(target);
+        self.commit.finish(target, now);
         self.flash.set_durable(target.end);
         self.hold_snapshot(target.end);
         let is_due = target.claims < target.end && !mutant(Mutant::IdleRecordSkipped);

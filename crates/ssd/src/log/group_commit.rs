@@ -10,8 +10,10 @@
 //!
 //! Invariant: `durable` never covers a record whose page could still be lost.
 
+use super::commit_gathering::CommitGathering;
 use super::prefix::Prefix;
 use crate::command::Sequence;
+use headwater_host::clock::Nanos;
 
 /// The part of the log that a commit makes durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +60,7 @@ pub struct GroupCommit {
     is_requested: bool,
     /// Commits completed.
     commits: u64,
+    gathering: CommitGathering,
 }
 
 impl GroupCommit {
@@ -74,7 +77,19 @@ impl GroupCommit {
             requested_barrier: 0,
             is_requested: false,
             commits: 0,
+            gathering: CommitGathering::default(),
         }
+    }
+
+    /// Sets the time after the end of a commit for which the next one waits at most for more commands; none after an opening.
+    pub fn set_gathering(&mut self, span: Nanos) {
+        self.gathering = CommitGathering::new(span);
+    }
+
+    /// Notes the number of commands so far that had to wait for a commit.
+    #[inline]
+    pub fn note_waiting(&mut self, commands: u64) {
+        self.gathering.note_waiting(commands);
     }
 
     /// Raises the sequence that is requested to be durable.
@@ -144,6 +159,7 @@ impl GroupCommit {
         assert!(self.is_idle(), "a commit began while another one runs: {:?}", self.state);
         self.state = CommitState::Programming(target);
         self.is_requested = false;
+        self.gathering.begin_commit();
     }
 
     /// Waits for the flush of the current commit, whose programs are complete.
@@ -172,11 +188,18 @@ impl GroupCommit {
                 || self.is_requested)
     }
 
+    /// Returns the time until which a commit that should start waits for the commands of the clients that the last one served.
+    #[must_use]
+    pub fn gathers_until(&self) -> Option<Nanos> {
+        let is_urgent = self.is_requested || self.requested_barrier > self.durable_barrier;
+        if is_urgent || !self.is_due() { None } else { self.gathering.until() }
+    }
+
     /// Completes a commit.
     ///
     /// # Panics
     /// The commit ends in front of what is durable already.
-    pub fn finish(&mut self, target: CommitTarget) {
+    pub fn finish(&mut self, target: CommitTarget, now: Nanos) {
         assert!(
             target.end >= self.durable,
             "a commit ended at {:?}, in front of {:?}",
@@ -189,6 +212,7 @@ impl GroupCommit {
         self.witnessed = self.witnessed.max(target.claims);
         self.checkpoint = target.checkpoint;
         self.commits += 1;
+        self.gathering.end_commit(now);
     }
 }
 
@@ -216,18 +240,33 @@ mod tests {
         let target = target(prefix(2, 5), prefix(1, 3));
         commit.begin(target);
         assert!(!commit.is_due(), "a second commit started while one runs");
-        commit.finish(target);
+        commit.finish(target, Nanos::ZERO);
         assert_eq!((commit.durable(), commit.checkpoint()), (Sequence(5), 1));
         commit.request_barrier(9);
         assert!(commit.is_due());
     }
 
     #[test]
+    fn a_commit_that_the_collector_requests_waits_for_no_command() {
+        let mut commit = GroupCommit::new(prefix(1, 3), prefix(1, 3), 0);
+        commit.set_gathering(Nanos(50));
+        let first = target(prefix(2, 5), prefix(1, 3));
+        commit.note_waiting(2);
+        commit.begin(first);
+        commit.finish(first, Nanos(100));
+        assert_eq!(commit.gathers_until(), None, "no commit is due");
+        commit.request_sequence(Sequence(6));
+        assert_eq!(commit.gathers_until(), Some(Nanos(150)));
+        commit.request_barrier(9);
+        assert_eq!(commit.gathers_until(), None);
+    }
+
+    #[test]
     fn a_commit_is_witnessed_by_the_one_after_it() {
         let mut commit = GroupCommit::new(prefix(1, 1), prefix(1, 1), 0);
-        commit.finish(target(prefix(2, 4), prefix(1, 1)));
+        commit.finish(target(prefix(2, 4), prefix(1, 1)), Nanos::ZERO);
         assert_eq!((commit.durable_prefix(), commit.witnessed()), (prefix(2, 4), prefix(1, 1)));
-        commit.finish(target(prefix(2, 4), prefix(2, 4)));
+        commit.finish(target(prefix(2, 4), prefix(2, 4)), Nanos::ZERO);
         assert_eq!(commit.witnessed(), prefix(2, 4));
     }
 }
