@@ -35,6 +35,7 @@ impl<M: Media> Ftl<M> {
             moved = true;
         }
         moved |= self.request_witness(limits.witnessed);
+        self.request_emptied();
         while self.blocks().ready_count() + self.blocks().erasing_count() < self.space.ready_blocks() {
             let Some(block) = self.flash.blocks_mut().take_dirty() else {
                 break;
@@ -70,12 +71,22 @@ impl<M: Media> Ftl<M> {
         let awaited = self.collector.evacuated.awaited_witness().filter(|awaited| *awaited > witnessed);
         let is_idle = self.commit.state() == CommitState::Idle && !self.commit.is_due();
         let free = self.blocks().free_count() + self.blocks().erasing_count();
-        if awaited.is_none() || !is_idle || free > self.wanted_blocks() || self.is_log_reserved() {
+        if awaited.is_none() || !is_idle || free > self.needed_blocks() || self.is_log_reserved() {
             return false;
         }
         self.commit.request_sequence(self.last_sequence());
         self.commit.request_commit();
         true
+    }
+
+    /// Requests a commit if blocks are short and emptied ones wait for one: what was moved out of them is durable then.
+    fn request_emptied(&mut self) {
+        let free = self.blocks().free_count() + self.blocks().erasing_count();
+        if free <= self.needed_blocks()
+            && let Some(barrier) = self.collector.evacuated.last_barrier()
+        {
+            self.commit.request_barrier(barrier);
+        }
     }
 
     /// Returns true if fewer blocks are free, or will be, than the device wants to have ready.

@@ -91,6 +91,11 @@ impl EvacuatedBlocks {
         self.extents.back().map(|(sequence, _)| *sequence)
     }
 
+    /// Returns the barrier that frees the blocks of the log, if any wait.
+    pub(super) fn last_barrier(&self) -> Option<u64> {
+        self.blocks.iter().filter_map(|block| block.barrier).max()
+    }
+
     /// Returns the blocks that only what `keeps` says keeps from being erased, the longest waiting one first.
     pub(super) fn kept_from_erase(
         &self,
@@ -125,6 +130,7 @@ mod tests {
         evacuated.add(BlockId(1), 5, 10);
         evacuated.add_extent(BlockId(2), 1 << 38, Sequence(7));
         evacuated.add_extent(BlockId(3), 2 << 38, Sequence(9));
+        assert_eq!(evacuated.last_barrier(), Some(10));
         let mut next = |limits| evacuated.next_erase(limits, |_, _| false).map(|block| block.block);
         assert_eq!(next(limits(9, 9, 6)), None);
         assert_eq!(next(limits(10, 5, 6)), None);

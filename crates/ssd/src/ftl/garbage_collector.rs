@@ -8,6 +8,7 @@
 
 use super::evacuated_blocks::EvacuatedBlocks;
 use super::prefetch::PREFETCH_PAGES;
+use super::space_reserve::surplus_blocks;
 use super::victim_pages::VictimPages;
 use super::{Ftl, RecordPieces, StallReason};
 use crate::config::VictimPolicy;
@@ -138,9 +139,15 @@ impl<M: Media> Ftl<M> {
         self.blocks().free_count() + self.blocks().erasing_count() + reusable
     }
 
-    /// Returns the number of free blocks below which collection starts, with those that waiters asked for.
-    pub(super) fn wanted_blocks(&self) -> usize {
+    /// Returns the number of free blocks that are needed now, with those that waiters asked for.
+    pub(super) fn needed_blocks(&self) -> usize {
         self.space.low_blocks() + self.checkpoint_reserve() + self.collector.requested_blocks
+    }
+
+    /// Returns the number of free blocks below which collection starts.
+    fn wanted_blocks(&self) -> usize {
+        let blocks = self.blocks();
+        self.needed_blocks() + surplus_blocks(blocks.len(), blocks.live_bytes())
     }
 
     /// Runs one turn of collection if it is needed. Returns true if anything moved, and requests pages through
@@ -224,6 +231,11 @@ impl<M: Media> Ftl<M> {
         let Some(mut victim) = self.collector.victim else {
             return Ok(false);
         };
+        if self.blocks().cost(victim.block) == 0 {
+            // Nothing in it, or in the rest of it, is needed: its pages are not read.
+            self.finish_victim(victim.block);
+            return Ok(false);
+        }
         self.check_victim_pages(victim.block, victim.page)?;
         if victim.offset == 0 && victim.page.is_multiple_of(PREFETCH_PAGES) {
             self.prefetch_pages(victim.block, victim.page);
@@ -416,10 +428,8 @@ impl<M: Media> Ftl<M> {
     pub(super) fn evacuate(&mut self, block: BlockId) {
         self.flash.blocks_mut().mark_evacuated(block);
         let order = self.blocks().get(block).order;
-        // A commit for each block would waste the rest of its last page and a guard.
-        let is_urgent =
-            !self.collector.rewrites_version_1 || self.blocks().free_count() <= self.space.low_blocks();
-        let barrier = if is_urgent { self.request_barrier() } else { self.flash.log().barrier() };
+        // No commit for each block: it would waste the rest of its last page and a guard.
+        let barrier = self.flash.log().barrier();
         self.collector.evacuated.add(block, order, barrier);
     }
 }

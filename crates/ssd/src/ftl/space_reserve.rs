@@ -15,6 +15,20 @@ const LOW_BLOCKS: usize = 6;
 /// Blocks kept erased in advance.
 const READY_BLOCKS: usize = 4;
 
+/// Most free blocks beyond those needed.
+const SURPLUS_BLOCKS_MAX: usize = 128;
+/// The surplus is at most one block of this many of the medium, and one of [`SURPLUS_OF_SPARE`] that hold nothing live: more
+/// would leave collection less garbage to choose from.
+const SURPLUS_OF_MEDIUM: usize = 128;
+const SURPLUS_OF_SPARE: usize = 32;
+
+/// Returns the number of free blocks that collection makes beyond those needed now, on a medium of `blocks` blocks with this
+/// many bytes of live records: one commit frees all of them.
+pub(super) fn surplus_blocks(blocks: usize, live_bytes: u64) -> usize {
+    let spare = blocks.saturating_sub(to_usize(live_bytes) / BLOCK_DATA_BYTES);
+    (blocks / SURPLUS_OF_MEDIUM).min(spare / SURPLUS_OF_SPARE).min(SURPLUS_BLOCKS_MAX)
+}
+
 /// The blocks that are reserved.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct SpaceReserve {
@@ -121,6 +135,16 @@ const EXPIRY_BYTES: usize = 24;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_surplus_grows_with_the_medium_and_ends_where_it_is_full() {
+        let block = BLOCK_DATA_BYTES as u64;
+        assert_eq!((surplus_blocks(127, 0), surplus_blocks(128, 0), surplus_blocks(2_048, 0)), (0, 1, 16));
+        assert_eq!(surplus_blocks(1 << 20, 0), SURPLUS_BLOCKS_MAX);
+        assert_eq!(surplus_blocks(2_048, 2_048 * block / 10 * 9), 6);
+        assert_eq!(surplus_blocks(2_048, 2_048 * block), 0);
+        assert_eq!(surplus_blocks(2_048, u64::MAX), 0);
+    }
 
     #[test]
     fn a_longer_record_raises_every_reserve_and_a_shorter_one_lowers_none() {
