@@ -72,6 +72,12 @@ pub(super) const LONG_LOADS: &[LongLoad] = &[
         batch: || (encode(&[b"CLIENT", b"LIST"]), 1),
     },
     LongLoad { name: "flushdb", summary: "200,000 SET, then FLUSHDB", batch: flush },
+    LongLoad { name: "exec", summary: "MULTI, 65,536 SET of short values, EXEC", batch: store_many_in_multi },
+    LongLoad {
+        name: "flushdb_in_multi",
+        summary: "200,000 SET, then MULTI, FLUSHDB, SET, EXEC",
+        batch: flush_in_multi,
+    },
 ];
 
 /// Stores what the long commands work on.
@@ -128,6 +134,24 @@ fn flush() -> (Vec<u8>, usize) {
     batch.extend((0..CROWD_KEYS).flat_map(store_crowd));
     batch.extend(encode(&[b"FLUSHDB"]));
     (batch, CROWD_KEYS + 2)
+}
+
+/// Stores as many short values as one batch of the device holds, each by a command of its own.
+fn store_many_in_multi() -> (Vec<u8>, usize) {
+    let mut batch = encode(&[b"MULTI"]);
+    let store = |number| encode(&[b"SET", format!("multi:{number:0>8}").as_bytes(), b"v"]);
+    batch.extend((0..MSET_PAIRS).flat_map(store));
+    batch.extend(encode(&[b"EXEC"]));
+    (batch, MSET_PAIRS + 2)
+}
+
+/// Fills another database, and empties it and writes to it in one transaction.
+fn flush_in_multi() -> (Vec<u8>, usize) {
+    let mut batch = encode(&[b"SELECT", b"2"]);
+    batch.extend((0..CROWD_KEYS).flat_map(store_crowd));
+    let transaction: [&[&[u8]]; 4] = [&[b"MULTI"], &[b"FLUSHDB"], &[b"SET", b"first", b"v"], &[b"EXEC"]];
+    batch.extend(transaction.iter().flat_map(|command| encode(command)));
+    (batch, CROWD_KEYS + 5)
 }
 
 /// Encodes one command.
