@@ -12,6 +12,7 @@ use headwater_dma::mover::{
 };
 use headwater_host::clock::{Clock, Nanos};
 use headwater_host::copy::persist::{DrainPromise, WriteBackInstruction, write_back_instruction};
+use headwater_host::lent_bytes::LentBytes;
 use headwater_host::shared_memory::SharedMemory;
 
 #[path = "mover/dsa.rs"]
@@ -53,12 +54,14 @@ impl AllMemories {
         let fourth = noise(5_000, random);
         vector.extend_from_slice(&fourth);
         let fifth = noise(12_000, random);
+        let lent = noise(7_001, random);
         job.add_memory(client.resolve(Iova(0), 9_000).unwrap());
         job.add_memory(shared.clone());
         job.add_memory(frame);
+        job.add_memory(LentBytes::from(lent.clone().leak()));
         job.add_memory(vector);
         job.add_memory(Bytes::from(fifth.clone()));
-        Self { client, shared, expected: vec![first, second, third, fourth, fifth] }
+        Self { client, shared, expected: vec![first, second, third, lent, fourth, fifth] }
     }
 
     fn check(&self, job: MoveJob, seed: u64) {
@@ -77,6 +80,7 @@ impl AllMemories {
                 MoveMemory::Frame(frame) => frame.to_vec(),
                 MoveMemory::Vec(bytes) => bytes,
                 MoveMemory::Bytes(bytes) => bytes.to_vec(),
+                MoveMemory::Lent(lent) => lent.as_bytes().to_vec(),
                 other => panic!("{other:?} was not added"),
             };
             assert!(found == *expected, "memory {number}, seed {seed}");
@@ -85,8 +89,8 @@ impl AllMemories {
 }
 
 /// Number of the memory that can only be read, and of the one that grows.
-const READ_ONLY: usize = 4;
-const GROWING: usize = 3;
+const READ_ONLY: usize = 5;
+const GROWING: usize = 4;
 const GROWN_MAX: usize = 20_000;
 
 /// Draws a step that is allowed now, does it on the model, and returns it with its result.
@@ -113,7 +117,7 @@ fn draw(expected: &mut [Vec<u8>], random: &mut fastrand::Rng, is_persistent: boo
         into[to.offset..to.offset + from.len()].copy_from_slice(from);
     };
     loop {
-        let memory = random.usize(..5);
+        let memory = random.usize(..=READ_ONLY);
         let from = place(memory, random, expected);
         let content = expected[memory][from.offset..from.offset + bytes].to_vec();
         let (to, second) = (target(random, expected), target(random, expected));
@@ -323,5 +327,41 @@ fn a_part_of_client_memory_holds_the_bytes_of_its_range() {
         let mut found = vec![0; part.bytes()];
         assert_eq!(part.copy_in(0, &mut found), expected.len(), "{wanted} bytes from {skip}");
         assert!(found == expected, "{wanted} bytes from {skip}");
+    }
+}
+
+#[test]
+fn lent_memory_is_changed_in_place_by_its_parts() {
+    let mut random = fastrand::Rng::with_seed(12);
+    let content = noise(100_000, &mut random);
+    let source: &'static [u8] = content.clone().leak();
+    let mut job = MoveJob::new();
+    let (front, back) = LentBytes::from(vec![0; 100_000].leak()).split_at(40_000);
+    let address = front.as_bytes().as_ptr();
+    let from = job.add_memory(LentBytes::from(source));
+    for (part, at) in [(front, 0), (back, 40_000)] {
+        let bytes = part.len();
+        let to = job.add_memory(part);
+        job.add_step(MoveStep::CopyCrc32c {
+            from: MemoryPlace::new(from, at).range(bytes),
+            to: MemoryPlace::new(to, 0),
+            seed: 0,
+        });
+    }
+    Mover::default().run(&mut job).unwrap();
+    assert_eq!(job.crc32c(1), Some(crc_of(0, &content[40_000..])));
+    let parts: Vec<LentBytes> = job.into_memories().into_iter().filter_map(MoveMemory::into_lent).collect();
+    assert!(parts[0].as_bytes() == source && parts[1].as_bytes() == &content[..40_000]);
+    assert!(parts[2].as_bytes() == &content[40_000..] && parts[1].as_bytes().as_ptr() == address);
+}
+
+#[test]
+fn memory_lent_to_read_is_never_a_target() {
+    let source: &'static [u8] = b"read it!";
+    for durability in [MoveDurability::Visible, MoveDurability::Persistent] {
+        let mut job = MoveJob::new().with_durability(durability);
+        let memory = job.add_memory(LentBytes::from(source));
+        job.add_step(MoveStep::Fill { to: MemoryPlace::new(memory, 0).range(1), value: 1 });
+        assert_eq!(Mover::default().run(&mut job), Err(InvalidStep::ReadOnly { step: 0, memory }));
     }
 }

@@ -20,6 +20,7 @@ pub mod fault_guard;
 pub mod file;
 pub mod fork;
 pub mod growing_slice;
+pub mod lent_bytes;
 pub mod mapped_region;
 pub mod numa;
 pub mod persistent_memory;

@@ -1,6 +1,6 @@
 //! The memories of a job: owned while it runs, and returned with it.
 //!
-//! Input: buffers, frames, client memory, vectors. Output: one type that a step reads and writes. Invariant: a job owns its
+//! Input: buffers, frames, client memory, vectors, lent memory. Output: one type that a step reads and writes. Invariant: a job owns its
 //! memories, so that no other code accesses private ones while an engine works on them; a client may access its own at any
 //! time, and copies from there are of the bytes that arrive.
 
@@ -8,6 +8,7 @@ use crate::buffer::PoolBuffer;
 use crate::frame::MediaFrame;
 use crate::iova::ClientSegments;
 use bytes::Bytes;
+use headwater_host::lent_bytes::LentBytes;
 use headwater_host::shared_memory::SharedMemory;
 
 /// A memory of a job.
@@ -26,6 +27,8 @@ pub enum MoveMemory {
     Vec(Vec<u8>),
     /// Bytes that can only be read.
     Bytes(Bytes),
+    /// Memory of a program, which lends it until the job returns.
+    Lent(LentBytes),
 }
 
 impl MoveMemory {
@@ -39,6 +42,7 @@ impl MoveMemory {
             Self::Shared(region) => region.bytes(),
             Self::Vec(bytes) => bytes.len(),
             Self::Bytes(bytes) => bytes.len(),
+            Self::Lent(lent) => lent.len(),
         }
     }
 
@@ -47,6 +51,7 @@ impl MoveMemory {
     pub fn is_writable(&self) -> bool {
         match self {
             Self::Client(segments) => segments.is_writable(),
+            Self::Lent(lent) => lent.is_writable(),
             Self::Bytes(_) => false,
             Self::Buffer(_) | Self::Frame(_) | Self::Shared(_) | Self::Vec(_) => true,
         }
@@ -70,6 +75,15 @@ impl MoveMemory {
         }
     }
 
+    /// Returns the lent memory, if it is some.
+    #[must_use]
+    pub fn into_lent(self) -> Option<LentBytes> {
+        match self {
+            Self::Lent(lent) => Some(lent),
+            _ => None,
+        }
+    }
+
     /// Returns true if both are handles to one shared memory.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         matches!((self, other), (Self::Shared(one), Self::Shared(other)) if one.is_same(other))
@@ -86,7 +100,7 @@ impl MoveMemory {
             Self::Client(segments) => Some(Self::Client(segments.clone())),
             Self::Shared(region) => Some(Self::Shared(region.clone())),
             Self::Bytes(bytes) => Some(Self::Bytes(bytes.clone())),
-            Self::Buffer(_) | Self::Frame(_) | Self::Vec(_) => None,
+            Self::Buffer(_) | Self::Frame(_) | Self::Vec(_) | Self::Lent(_) => None,
         }
     }
 
@@ -97,6 +111,7 @@ impl MoveMemory {
             Self::Frame(frame) => Some(frame),
             Self::Vec(bytes) => Some(bytes),
             Self::Bytes(bytes) => Some(bytes),
+            Self::Lent(lent) => Some(lent.as_bytes()),
             Self::Client(_) | Self::Shared(_) => None,
         }
     }
@@ -107,6 +122,7 @@ impl MoveMemory {
             Self::Buffer(buffer) => Some(buffer),
             Self::Frame(frame) => Some(frame),
             Self::Vec(bytes) => Some(bytes),
+            Self::Lent(lent) => lent.as_bytes_mut(),
             Self::Client(_) | Self::Shared(_) | Self::Bytes(_) => None,
         }
     }
@@ -121,6 +137,10 @@ impl MoveMemory {
         match self {
             Self::Vec(bytes) if offset == bytes.len() => bytes.extend_from_slice(from),
             Self::Bytes(_) => panic!("a copy to bytes that can only be read"),
+            Self::Lent(lent) => {
+                let own = lent.as_bytes_mut().expect("the lender allows writes");
+                own[offset..offset + from.len()].copy_from_slice(from);
+            }
             Self::Client(_) | Self::Shared(_) => self.copy_out(offset, from),
             Self::Buffer(_) | Self::Frame(_) | Self::Vec(_) => {
                 let own = self.own_bytes_mut().expect("the memory is private");
@@ -217,5 +237,11 @@ impl From<Vec<u8>> for MoveMemory {
 impl From<Bytes> for MoveMemory {
     fn from(bytes: Bytes) -> Self {
         Self::Bytes(bytes)
+    }
+}
+
+impl From<LentBytes> for MoveMemory {
+    fn from(lent: LentBytes) -> Self {
+        Self::Lent(lent)
     }
 }

@@ -12,6 +12,7 @@ use headwater_host::clock::{Clock, Nanos};
 use headwater_host::dsa::{
     DsaOpcode, DsaStatus, FaultSource, NoFaults, PortalFault, PortalKind, SoftwarePortal, WorkQueueMode,
 };
+use headwater_host::lent_bytes::LentBytes;
 use headwater_host::shared_memory::SharedMemory;
 
 /// Steps of a job of the matrix.
@@ -115,8 +116,10 @@ impl MatrixJob {
                 if step + 1 == STEPS {
                     let at = if nth == first { 0 } else { 2 * 16_384 + usize::from(operation != 2) };
                     shared.copy_out(at, &content).unwrap();
-                } else {
+                } else if nth == first {
                     job.add_memory(content.clone());
+                } else {
+                    job.add_memory(LentBytes::from(content.clone().leak()));
                 }
                 expected.push(content);
             }
@@ -143,6 +146,7 @@ impl MatrixJob {
             .filter_map(|memory| match memory {
                 MoveMemory::Vec(bytes) => Some(bytes),
                 MoveMemory::Bytes(bytes) => Some(bytes.to_vec()),
+                MoveMemory::Lent(lent) => Some(lent.as_bytes().to_vec()),
                 _ => None,
             })
             .collect();

@@ -9,6 +9,7 @@ use crate::iova::RegionPiece;
 use headwater_host::clock::Nanos;
 use headwater_host::copy::join_crc32c;
 use headwater_host::dsa::{WorkBytes, WorkMemory, WorkPlace};
+use headwater_host::lent_bytes::LentBytes;
 use std::ops::Range;
 
 /// A piece of a step that the device does by one or two operations.
@@ -145,8 +146,17 @@ impl WorkMemory for ChannelJob {
                 MoveMemory::Buffer(buffer) => each(start, WorkBytes::Writable(buffer)),
                 MoveMemory::Frame(frame) => each(start, WorkBytes::Writable(frame)),
                 MoveMemory::Vec(bytes) => each(start, WorkBytes::Writable(bytes)),
+                MoveMemory::Lent(lent) => each(start, lent_bytes(lent)),
             }
         }
+    }
+}
+
+fn lent_bytes(lent: &mut LentBytes) -> WorkBytes<'_> {
+    if lent.is_writable() {
+        WorkBytes::Writable(lent.as_bytes_mut().unwrap_or_default())
+    } else {
+        WorkBytes::ReadOnly(lent.as_bytes())
     }
 }
 
