@@ -67,6 +67,18 @@ pub struct MoveTicket {
     token: u64,
 }
 
+/// The number of a ticket, unique among those of its mover.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TicketNumber(u64);
+
+impl MoveTicket {
+    /// Returns the number by which [`Mover::poll_any`] names the ticket.
+    #[must_use]
+    pub const fn number(&self) -> TicketNumber {
+        TicketNumber(self.token)
+    }
+}
+
 impl Mover {
     /// Creates a mover with channels, of which the policy uses at most [`policy::CHANNELS_MAX`]. `clock` measures what
     /// engines take, for the policy.
@@ -138,6 +150,17 @@ impl Mover {
         }
         let at = self.done.iter().position(|(done, _)| *done == ticket.token)?;
         Some(self.done.swap_remove(at).1)
+    }
+
+    /// Returns any started job that is done, with the number of its ticket; each once. Never blocks. For an owner that
+    /// serves many tickets, and for jobs whose tickets were dropped.
+    pub fn poll_any(&mut self) -> Option<(TicketNumber, MoveJob)> {
+        let (token, job) = match &mut self.engines {
+            Some(engines) => engines.take_any()?,
+            None if self.done.is_empty() => return None,
+            None => self.done.remove(0),
+        };
+        Some((TicketNumber(token), job))
     }
 
     /// Prepares a sleep on the descriptors of all channels, each of which becomes readable when a job of it ends. Returns

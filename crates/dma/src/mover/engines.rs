@@ -298,6 +298,13 @@ impl MoveEngines {
         Some(self.ended.swap_remove(at).job)
     }
 
+    /// Returns any started job that has ended, with its token; that which ended first of those that were collected.
+    pub(super) fn take_any(&mut self) -> Option<(u64, MoveJob)> {
+        (0..self.channels.len()).for_each(|channel| self.collect(channel));
+        let EndedMove { token, job, .. } = (!self.ended.is_empty()).then(|| self.ended.remove(0))?;
+        Some((token, job))
+    }
+
     /// Returns a started job when it has ended, at the latest after `longest`: polls for a while, then sleeps.
     pub(super) fn wait(&mut self, token: u64, longest: Nanos) -> Option<MoveJob> {
         let begun = self.clock.now();

@@ -194,6 +194,28 @@ fn jobs_of_a_thread_that_dies_are_done_by_the_cpu() {
 }
 
 #[test]
+fn any_ended_job_is_polled_once_with_the_number_of_its_ticket() {
+    use ChannelFault::Reordered;
+    for channels in [vec![], vec![Reordered, Reordered]] {
+        let mut mover = match channels.is_empty() {
+            true => Mover::default(),
+            false => mover_of(channels.into_iter().map(FaultyChannel::boxed).collect()),
+        };
+        assert!(mover.poll_any().is_none());
+        let tickets: Vec<MoveTicket> = (1..=5).map(|parts| mover.start(job(parts)).unwrap()).collect();
+        let mut waiting: Vec<(TicketNumber, u8)> =
+            tickets.iter().map(MoveTicket::number).zip(1..=5).filter(|(_, parts)| *parts != 3).collect();
+        check(mover.wait(&tickets[2], LONG).unwrap(), 3);
+        while !waiting.is_empty() {
+            let Some((number, job)) = mover.poll_any() else { continue };
+            let at = waiting.iter().position(|(waiting, _)| *waiting == number).unwrap();
+            check(job, waiting.swap_remove(at).1);
+        }
+        assert!(mover.poll_any().is_none() && tickets.iter().all(|ticket| mover.poll(ticket).is_none()));
+    }
+}
+
+#[test]
 fn a_started_job_returns_once_by_poll_or_by_wait_asleep() {
     let clock = Clock::start();
     // The thread takes longer than the owner polls, so that the owner sleeps.
