@@ -99,9 +99,18 @@ impl<T, const N: usize> HandleTable<T, N> {
 
     /// Removes a value; its number finds nothing from now on.
     pub(crate) fn remove<H>(&self, number: *const H) -> Result<T, CallError> {
+        self.remove_if(number, |_| Ok(()))
+    }
+
+    /// Removes a value if `allow` allows it. No other thread uses the value in between.
+    pub(crate) fn remove_if<H>(
+        &self,
+        number: *const H,
+        allow: impl FnOnce(&mut T) -> Result<(), CallError>,
+    ) -> Result<T, CallError> {
         let slot = self.slot_of(number)?;
         let mut place = slot.value.lock().unwrap_or_else(PoisonError::into_inner);
-        self.locked_value(slot, &mut place, number)?;
+        allow(self.locked_value(slot, &mut place, number)?)?;
         let value = place.take();
         slot.number.store(0, Ordering::Release);
         value.ok_or(CallError::NotOpen(self.value_name))
@@ -170,6 +179,17 @@ mod tests {
         for (at, number) in numbers.into_iter().enumerate() {
             assert_eq!(TABLE.remove(number).unwrap(), at.to_string());
         }
+    }
+
+    #[test]
+    fn value_whose_removal_is_refused_stays() {
+        static TABLE: HandleTable<u8, 2> = HandleTable::new("thing");
+        let number: Number = TABLE.add(7).unwrap();
+        let refused = TABLE.remove_if(number, |_| Err(CallError::Busy("thing")));
+        assert!(matches!(refused, Err(CallError::Busy("thing"))));
+        assert_eq!(TABLE.with(number, |value| Ok(*value)).unwrap(), 7);
+        assert_eq!(TABLE.remove_if(number, |_| Ok(())).unwrap(), 7);
+        assert!(matches!(TABLE.remove(number), Err(CallError::NotOpen("thing"))));
     }
 
     #[test]
