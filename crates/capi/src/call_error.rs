@@ -4,6 +4,7 @@
 //! message says what to change.
 
 use crate::code::ResultCode;
+use crate::move_error::MoveCallError;
 use headwater::io::error::{CacheError, RequestError};
 use headwater::{IoError, SubmitError};
 use headwater_dma::pool::{NodeError, PoolError};
@@ -19,7 +20,9 @@ pub(crate) enum CallError {
     Misaligned(&'static str),
     #[error("the pool handle is not open: pass the one that hw_pool_open wrote, before its pool is closed")]
     PoolNotOpen,
-    #[error("flags {0:#x} are undefined: combine the HW_ALLOC_ or HW_QUEUE_ constants of the header")]
+    #[error(
+        "flags {0:#x} are undefined: combine the HW_ALLOC_, HW_QUEUE_ or HW_JOB_ constants of the header"
+    )]
     Flags(u32),
     #[error(
         "the struct has {got} bytes, in this library {want}: use the header of the library that is linked"
@@ -65,7 +68,9 @@ pub(crate) enum CallError {
     ImportMisaligned { address: usize, bytes: usize },
     #[error("a part of the memory is a buffer already: release that first, or import all of it at once")]
     ImportOverlaps,
-    #[error("a command in flight uses the imported memory: wait for it, then release the memory")]
+    #[error(
+        "a command in flight, or a move job, has the imported memory: wait for it, or clear the job, then release"
+    )]
     ImportInUse,
     #[error("{bytes} bytes from {from} lie outside the {end} bytes that the handle may access")]
     Seek { from: u64, bytes: i64, end: u64 },
@@ -77,6 +82,8 @@ pub(crate) enum CallError {
     UnknownTag,
     #[error("the request for memory was cancelled: make another one")]
     RequestCancelled,
+    #[error("{0}")]
+    Move(#[from] MoveCallError),
     #[error("{0}")]
     Request(#[from] RequestError),
     #[error("{0}")]
@@ -124,6 +131,7 @@ impl CallError {
             Self::TooLate => ResultCode::TooLate,
             Self::UnknownTag => ResultCode::Unknown,
             Self::RequestCancelled => ResultCode::Cancelled,
+            Self::Move(error) => error.code(),
             Self::Request(error) => code_of_request(error),
             Self::Io(error) => code_of_io(error),
             Self::NoThread(_) => ResultCode::NoThread,

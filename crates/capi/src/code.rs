@@ -19,11 +19,11 @@ pub enum ResultCode {
     Argument = 3,
     /// A value of the configuration or of a parameter is not valid.
     Config = 4,
-    /// The maximum number of pools, devices, queues or handles is open.
+    /// The maximum number of pools, devices, queues, handles, movers or jobs is open, or of memories or steps in a job.
     TooManyPools = 5,
-    /// A request for 0 bytes.
+    /// A request for 0 bytes, or a memory or a step of a job with 0 bytes.
     Zero = 6,
-    /// The length, rounded up to pages, does not fit the address space.
+    /// The length, rounded up to pages, or the end of a range, does not fit the address space.
     Overflow = 7,
     /// The alignment is not a power of two, or is too large.
     Align = 8,
@@ -35,9 +35,9 @@ pub enum ResultCode {
     CapTooHigh = 11,
     /// The pool has no memory on that node.
     NoSuchNode = 12,
-    /// Not possible now: buffers must be freed, or events taken, first.
+    /// Not possible now: buffers must be freed, or events or ended jobs taken, first.
     WouldBlock = 13,
-    /// No memory became free before the timeout.
+    /// No memory became free, or a job did not end, before the timeout.
     Timeout = 14,
     /// Memory could not be pinned.
     Pin = 15,
@@ -51,7 +51,7 @@ pub enum ResultCode {
     DoubleFree = 19,
     /// Freed: a buffer that was never given to C.
     NotRaw = 20,
-    /// The pool, device, queue or handle belongs to the parent of this process.
+    /// The pool, device, queue, handle, mover or job belongs to the parent of this process.
     Forked = 21,
     /// The pool was closed, or the handle has no queue.
     Closed = 22,
@@ -67,9 +67,9 @@ pub enum ResultCode {
     Status = 27,
     /// The offset or the length is not a whole number of blocks.
     Misaligned = 28,
-    /// The bytes lie outside the range that the handle may access.
+    /// The bytes lie outside the range that the handle may access, or outside the memory of a job.
     OutOfRange = 29,
-    /// A write, where the client may only read.
+    /// A write, where the client may only read, or to memory that a job may only read.
     ReadOnly = 30,
     /// This kind of device does not support the request.
     Unsupported = 31,
@@ -77,23 +77,26 @@ pub enum ResultCode {
     Gone = 32,
     /// The daemon or the device refused.
     Refused = 33,
-    /// In use: a handle by another thread, a queue by a handle, or a handle by requests in flight.
+    /// In use: a handle by another thread, a queue by a handle, a handle by requests in flight, a job that runs, or a
+    /// mover with jobs.
     Busy = 34,
-    /// The device cannot be opened, or failed; hw_last_error() says why.
+    /// The device or work queue cannot be opened, or failed; hw_last_error() says why.
     Device = 35,
     /// The request can no longer be cancelled: it will complete.
     TooLate = 36,
-    /// No request with that tag is in flight.
+    /// No request with that tag is in flight; no memory, step or result of that number is in the job.
     Unknown = 37,
     /// The request was cancelled while it waited.
     Cancelled = 38,
+    /// A move job: memory that would be written overlaps memory that is also read or written.
+    Overlap = 39,
 }
 
 impl ResultCode {
     /// Every code, in the order of the numbers.
     ///
     /// cbindgen:ignore
-    pub const ALL: [Self; 39] = [
+    pub const ALL: [Self; 40] = [
         Self::Ok,
         Self::Null,
         Self::Handle,
@@ -133,6 +136,7 @@ impl ResultCode {
         Self::TooLate,
         Self::Unknown,
         Self::Cancelled,
+        Self::Overlap,
     ];
 
     /// Returns its name in the header.
@@ -178,6 +182,7 @@ impl ResultCode {
             Self::TooLate => c"HW_CODE_TOO_LATE",
             Self::Unknown => c"HW_CODE_UNKNOWN",
             Self::Cancelled => c"HW_CODE_CANCELLED",
+            Self::Overlap => c"HW_CODE_OVERLAP",
         }
     }
 }

@@ -62,3 +62,8 @@ fn threads_share_a_cache_whose_pages_reach_the_device_without_a_call() {
 fn device_memory_comes_in_tiers_and_waits_in_order_with_timeout_and_cancel() {
     run_linked_both_ways("memory.c", "memory of every tier waited in order");
 }
+
+#[test]
+fn a_mover_does_jobs_of_threads_and_every_misuse_returns_its_code() {
+    run_linked_both_ways("mover.c", "every job moved its bytes, and every misuse returned its code");
+}

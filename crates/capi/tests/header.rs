@@ -63,6 +63,13 @@ fn header_matches_the_sources() {
         "param",
         "transfer",
         "aio",
+        "job_memory",
+        "move_step",
+        "open_job",
+        "move_job",
+        "mover_settings",
+        "shared_mover",
+        "mover",
         "quota",
         "version",
     ] {

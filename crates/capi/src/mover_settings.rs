@@ -1,0 +1,224 @@
+//! The settings of a mover, as C writes them.
+//!
+//! Input: a struct that [`hw_mover_settings_init`] filled and C changed. Output: a mover with its channels. Invariant: the
+//! first field is the length of the struct in the caller's header, so that later versions can append fields.
+
+use crate::call_error::CallError;
+use crate::code::ResultCode;
+use crate::ffi::{OutPointer, check_pointer, run_call};
+use crate::move_error::MoveCallError;
+use crate::mover_channels::{WorkQueueChoice, open_channels};
+use crate::pool_settings::HW_UNSET;
+use headwater_dma::mover::policy::{MoveDirection, PolicyConfig};
+use headwater_dma::mover::{LARGE_JOB_BYTES, Mover};
+use headwater_host::clock::{Clock, Nanos};
+use headwater_host::dsa::DsaRoots;
+use std::ffi::{CStr, c_char};
+
+/// The time that a thread of a mover polls before it sleeps, unless it is named.
+const SPIN: Nanos = Nanos::from_micros(20);
+/// The most bytes a microsecond that a setting names.
+const BYTES_PER_US_MAX: u64 = 1_000_000_000;
+
+/// The settings of a mover. Fill it with hw_mover_settings_init, then change fields. The rates and the time are those with
+/// which the policy starts; it learns its own, unless hw_mover_freeze stops it. HW_UNSET: the library chooses.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct HwMoverSettings {
+    /// Bytes of this struct. hw_mover_settings_init sets it.
+    pub struct_bytes: usize,
+    /// Threads that do jobs, or parts of jobs, beside the thread that calls. With 0 and without work queues the caller does
+    /// everything, and hw_mover_start does the job before it returns. At most 16, work queues included.
+    pub threads: u32,
+    /// 0.
+    pub reserved: u32,
+    /// Work queues of DSA devices, not yet run on silicon: names as "wq0.0,wq1.0", each of which must be usable; "all" for
+    /// each that this process may use; "software" for a thread that takes the same descriptors, for tests. Null for none.
+    /// The string stays the caller's; it is read only by hw_mover_open.
+    pub work_queues: *const c_char,
+    /// Nanoseconds for which a thread polls for the next job before it sleeps.
+    pub spin_ns: u64,
+    /// Bytes below which the caller does a job itself, without a decision.
+    pub threshold_bytes: u64,
+    /// Bytes that the caller is expected to move in a microsecond.
+    pub cpu_bytes_per_us: u64,
+    /// Bytes that a thread or a work queue is expected to move in a microsecond.
+    pub channel_bytes_per_us: u64,
+    /// Nanoseconds that a thread or a work queue is expected to take before its first byte.
+    pub channel_fixed_ns: u64,
+}
+
+const _: () = assert!(size_of::<HwMoverSettings>() == 64);
+
+impl HwMoverSettings {
+    const fn unset() -> Self {
+        Self {
+            struct_bytes: size_of::<Self>(),
+            threads: 0,
+            reserved: 0,
+            work_queues: std::ptr::null(),
+            spin_ns: HW_UNSET,
+            threshold_bytes: HW_UNSET,
+            cpu_bytes_per_us: HW_UNSET,
+            channel_bytes_per_us: HW_UNSET,
+            channel_fixed_ns: HW_UNSET,
+        }
+    }
+
+    /// Opens the mover that C describes; null describes one without channels.
+    ///
+    /// # Safety
+    /// A pointer that is neither null nor misaligned points to a `usize`; if its value is the length of an
+    /// [`HwMoverSettings`], the pointer points to one, whose `work_queues` is null or points to a string.
+    pub(crate) unsafe fn open(settings: *const Self, clock: Clock) -> Result<Mover, CallError> {
+        if settings.is_null() {
+            return Ok(Mover::default());
+        }
+        check_pointer(settings, "settings")?;
+        // SAFETY: the caller promises a `usize` at this address, which is not null and aligned.
+        let got = unsafe { settings.cast::<usize>().read() };
+        if got != size_of::<Self>() {
+            return Err(CallError::StructLength { got, want: size_of::<Self>() });
+        }
+        // SAFETY: aligned, and of the length that the caller promises.
+        let passed = unsafe { settings.read() };
+        if passed.reserved != 0 {
+            let value = passed.reserved.into();
+            return Err(CallError::InvalidValue { field: "reserved", value, choice: "0" });
+        }
+        // SAFETY: the caller's promise about the string.
+        let queues = unsafe { parse_queues(passed.work_queues) }?;
+        let policy = passed.policy(&queues)?;
+        let spin = if passed.spin_ns == HW_UNSET { SPIN } else { Nanos(passed.spin_ns) };
+        // A number that does not fit is too many.
+        let threads = usize::try_from(passed.threads).unwrap_or(usize::MAX);
+        let channels = open_channels((threads, spin), &queues, &DsaRoots::default(), clock)?;
+        Ok(Mover::with_channels(channels, policy, clock))
+    }
+
+    fn policy(&self, queues: &WorkQueueChoice) -> Result<PolicyConfig, CallError> {
+        // The rates of a DSA device are those that its users published; with threads beside it, theirs are the safer start.
+        let mut policy = if self.threads == 0 && !queues.is_empty() {
+            PolicyConfig::default()
+        } else {
+            PolicyConfig::of_software_channels()
+        };
+        let threshold = match self.threshold_bytes {
+            HW_UNSET => LARGE_JOB_BYTES as u64,
+            bytes => bytes,
+        };
+        policy.threshold_bytes = [threshold; MoveDirection::ALL.len()];
+        for (field, value, rate) in [
+            ("cpu_bytes_per_us", self.cpu_bytes_per_us, &mut policy.cpu_bytes_per_ns),
+            ("channel_bytes_per_us", self.channel_bytes_per_us, &mut policy.channel_bytes_per_ns),
+        ] {
+            match value {
+                HW_UNSET => {}
+                1..=BYTES_PER_US_MAX => *rate = to_float(value) / 1_000.0,
+                _ => return Err(CallError::InvalidValue { field, value, choice: "1 to 1,000,000,000" }),
+            }
+        }
+        match self.channel_fixed_ns {
+            HW_UNSET => {}
+            value @ 0..=BYTES_PER_US_MAX => policy.channel_fixed_ns = to_float(value),
+            value => {
+                let (field, choice) = ("channel_fixed_ns", "0 to 1,000,000,000");
+                return Err(CallError::InvalidValue { field, value, choice });
+            }
+        }
+        Ok(policy)
+    }
+}
+
+/// Returns a number of at most [`BYTES_PER_US_MAX`], exactly.
+fn to_float(value: u64) -> f64 {
+    u32::try_from(value).map_or(f64::MAX, f64::from)
+}
+
+/// Returns the work queues that a string names; none for null.
+///
+/// # Safety
+/// A pointer that is not null points to a terminated string.
+unsafe fn parse_queues(names: *const c_char) -> Result<WorkQueueChoice, MoveCallError> {
+    if names.is_null() {
+        return Ok(WorkQueueChoice::default());
+    }
+    // SAFETY: not null, so a terminated string by the caller's promise; the reference does not outlive this call.
+    let names = unsafe { CStr::from_ptr(names) };
+    let text = names.to_str().map_err(|_| MoveCallError::QueueNames("text that is not UTF-8".to_owned()))?;
+    WorkQueueChoice::parse(text)
+}
+
+/// Writes settings of a mover without threads and work queues. `settings_bytes` is sizeof(hw_mover_settings).
+///
+/// # Safety
+/// A `settings` that is neither null nor misaligned is valid for writes of `settings_bytes` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hw_mover_settings_init(
+    settings: *mut HwMoverSettings,
+    settings_bytes: usize,
+) -> ResultCode {
+    run_call(|| {
+        let want = size_of::<HwMoverSettings>();
+        if settings_bytes != want {
+            return Err(CallError::StructLength { got: settings_bytes, want });
+        }
+        // SAFETY: the caller's promise, for the length just compared.
+        let out = unsafe { OutPointer::at(settings, "settings") }?;
+        out.write(HwMoverSettings::unset());
+        Ok(())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn policy(settings: &HwMoverSettings, queues: &str) -> Result<PolicyConfig, CallError> {
+        let queues =
+            if queues.is_empty() { Ok(WorkQueueChoice::default()) } else { WorkQueueChoice::parse(queues) };
+        settings.policy(&queues.unwrap())
+    }
+
+    #[test]
+    fn the_start_of_the_policy_is_that_of_the_engines_and_of_the_settings() {
+        let unset = HwMoverSettings::unset();
+        let threshold_bytes = [16_384; 4];
+        let threads = PolicyConfig { threshold_bytes, ..PolicyConfig::of_software_channels() };
+        assert_eq!(policy(&unset, "").unwrap(), threads);
+        assert_eq!(policy(&HwMoverSettings { threads: 1, ..unset }, "all").unwrap(), threads);
+        assert_eq!(
+            policy(&unset, "all").unwrap(),
+            PolicyConfig { threshold_bytes, ..PolicyConfig::default() }
+        );
+        let named = HwMoverSettings {
+            threshold_bytes: 0,
+            cpu_bytes_per_us: 1,
+            channel_bytes_per_us: 1_000_000_000,
+            channel_fixed_ns: 7,
+            ..unset
+        };
+        let expected = PolicyConfig {
+            threshold_bytes: [0; 4],
+            cpu_bytes_per_ns: 0.001,
+            channel_bytes_per_ns: 1_000_000.0,
+            channel_fixed_ns: 7.0,
+            ..threads
+        };
+        assert_eq!(policy(&named, "").unwrap(), expected);
+    }
+
+    #[test]
+    fn impossible_rates_and_times_are_refused() {
+        let unset = HwMoverSettings::unset();
+        for (settings, named) in [
+            (HwMoverSettings { cpu_bytes_per_us: 0, ..unset }, "cpu_bytes_per_us"),
+            (HwMoverSettings { cpu_bytes_per_us: 1_000_000_001, ..unset }, "cpu_bytes_per_us"),
+            (HwMoverSettings { channel_bytes_per_us: 0, ..unset }, "channel_bytes_per_us"),
+            (HwMoverSettings { channel_fixed_ns: 1_000_000_001, ..unset }, "channel_fixed_ns"),
+        ] {
+            let refused = policy(&settings, "").unwrap_err();
+            assert!(matches!(refused, CallError::InvalidValue { field, .. } if field == named), "{refused}");
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! The move jobs that C holds.
+//!
+//! Input: memories and steps. Output: jobs for the mover; results. Invariant: a job that runs is not changed, not read and
+//! not destroyed; memory of the program is lent from the begin of a run to its end, and at no other time.
+
+use crate::call_error::CallError;
+use crate::handle_table::HandleTable;
+use crate::job_memory::JobMemory;
+use crate::move_error::MoveCallError;
+use crate::move_step::HwMoveStep;
+use headwater_dma::mover::{CacheIntent, MoveDurability, MoveJob, MoveStep, StepResult};
+use headwater_host::copy::persist::DrainPromise;
+use std::ptr;
+
+/// Maximum number of jobs that C can have at a time.
+pub(crate) const JOBS_MAX: usize = 4_096;
+/// Maximum number of memories of a job.
+pub(crate) const MEMORIES_MAX: usize = 4_096;
+/// Maximum number of steps of a job.
+pub(crate) const STEPS_MAX: usize = 65_536;
+
+/// A move job: steps over memories.
+#[derive(Debug)]
+pub struct MoveJobHandle {
+    _opaque: (),
+}
+
+/// The jobs, by their numbers.
+pub(crate) static JOBS: HandleTable<Box<OpenJob>, JOBS_MAX> = HandleTable::new("move job");
+
+/// The object behind the handle of a job.
+#[derive(Debug)]
+pub(crate) struct OpenJob {
+    memories: Vec<JobMemory>,
+    steps: Vec<MoveStep>,
+    durability: MoveDurability,
+    cache_intent: CacheIntent,
+    /// The results of the last run.
+    results: Vec<StepResult>,
+    promise: Option<DrainPromise>,
+    is_running: bool,
+    /// An empty job, whose allocations the next run uses.
+    spare: MoveJob,
+}
+
+impl OpenJob {
+    pub(crate) fn new(durability: MoveDurability, cache_intent: CacheIntent) -> Self {
+        Self {
+            memories: Vec::new(),
+            steps: Vec::new(),
+            durability,
+            cache_intent,
+            results: Vec::new(),
+            promise: None,
+            is_running: false,
+            spare: MoveJob::new(),
+        }
+    }
+
+    /// Refuses a job that runs.
+    pub(crate) fn check_idle(&self) -> Result<(), CallError> {
+        if self.is_running { Err(MoveCallError::JobRuns.into()) } else { Ok(()) }
+    }
+
+    /// Returns the job unless it runs.
+    pub(crate) fn idle(&mut self) -> Result<&mut Self, CallError> {
+        self.check_idle()?;
+        Ok(self)
+    }
+
+    /// Adds a memory and returns its number.
+    pub(crate) fn add_memory(&mut self, memory: JobMemory) -> Result<usize, CallError> {
+        if self.memories.len() >= MEMORIES_MAX {
+            return Err(MoveCallError::JobFull { what: "memories", most: MEMORIES_MAX }.into());
+        }
+        if let Some(at) = self.memories.iter().position(|held| held.conflicts_with(&memory)) {
+            return Err(MoveCallError::MemoryOverlap { memory: at }.into());
+        }
+        self.memories.push(memory);
+        Ok(self.memories.len() - 1)
+    }
+
+    /// Adds a step and returns its number. The results of an earlier run stay.
+    pub(crate) fn add_step(&mut self, step: &HwMoveStep) -> Result<usize, CallError> {
+        let number = self.steps.len();
+        if number >= STEPS_MAX {
+            return Err(MoveCallError::JobFull { what: "steps", most: STEPS_MAX }.into());
+        }
+        self.steps.push(step.check(&self.memories, number)?);
+        Ok(number)
+    }
+
+    /// Removes memories, steps and results.
+    pub(crate) fn clear(&mut self) {
+        self.memories.clear();
+        self.steps.clear();
+        self.results.clear();
+        self.promise = None;
+    }
+
+    /// Returns the result of a step, as the last run left it.
+    pub(crate) fn result(&self, step: usize) -> Result<StepResult, MoveCallError> {
+        if step >= self.steps.len() {
+            return Err(MoveCallError::NoStep { step, steps: self.steps.len() });
+        }
+        self.results.get(step).copied().ok_or(MoveCallError::NotRun { step })
+    }
+
+    pub(crate) fn promise(&self) -> Option<DrainPromise> {
+        self.promise
+    }
+
+    /// Returns a job for the mover, to which the memories are lent.
+    fn begin(&mut self) -> MoveJob {
+        self.results.clear();
+        self.promise = None;
+        let mut job = std::mem::take(&mut self.spare)
+            .with_durability(self.durability)
+            .with_cache_intent(self.cache_intent);
+        for memory in &self.memories {
+            job.add_memory(memory.lend());
+        }
+        self.steps.iter().for_each(|step| job.add_step(*step));
+        self.is_running = true;
+        job
+    }
+
+    /// Takes the results of a job that has ended.
+    fn take_results(&mut self, mut job: MoveJob) {
+        self.results.extend_from_slice(job.results());
+        self.promise = job.promise();
+        job.drain_memories().for_each(drop);
+        self.spare = job;
+    }
+}
+
+/// A job that runs, until the value is dropped.
+#[derive(Debug)]
+pub(crate) struct RunningJob {
+    /// The number of its handle.
+    number: usize,
+}
+
+impl RunningJob {
+    /// Begins a run. One thread begins it: a second one gets an error, until the run has ended.
+    pub(crate) fn begin(job: *const MoveJobHandle) -> Result<(Self, MoveJob), CallError> {
+        let lent = JOBS.with(job, |open| Ok(open.idle()?.begin()))?;
+        Ok((Self { number: job.addr() }, lent))
+    }
+
+    /// Ends the run with the results of the job that the mover returned. The memories return to the program.
+    pub(crate) fn finish(self, job: MoveJob) -> *mut MoveJobHandle {
+        let handle = ptr::without_provenance_mut::<MoveJobHandle>(self.number);
+        // A running job is not destroyed, so that its handle is open.
+        let kept = JOBS.with_waiting(handle, |open| {
+            open.take_results(job);
+            Ok(())
+        });
+        debug_assert!(kept.is_ok(), "a running job was destroyed");
+        handle
+    }
+}
+
+impl Drop for RunningJob {
+    fn drop(&mut self) {
+        let handle = ptr::without_provenance::<MoveJobHandle>(self.number);
+        // As in `finish`; a run that was refused, or that panicked, leaves no results.
+        let _ = JOBS.with_waiting(handle, |open| {
+            open.is_running = false;
+            Ok(())
+        });
+    }
+}
