@@ -152,8 +152,8 @@ impl Mover {
         Some(self.done.swap_remove(at).1)
     }
 
-    /// Returns any started job that is done, with the number of its ticket; each once. Never blocks. For an owner that
-    /// serves many tickets, and for jobs whose tickets were dropped.
+    /// Returns any started job that is done, with the number of its ticket; each once, in no order. Never blocks. For
+    /// an owner that serves many tickets, and for jobs whose tickets were dropped.
     pub fn poll_any(&mut self) -> Option<(TicketNumber, MoveJob)> {
         let (token, job) = match &mut self.engines {
             Some(engines) => engines.take_any()?,

@@ -298,7 +298,7 @@ impl MoveEngines {
         Some(self.ended.swap_remove(at).job)
     }
 
-    /// Returns any started job that has ended, with its token; that which ended first of those that were collected.
+    /// Returns any started job that has ended, with its token.
     pub(super) fn take_any(&mut self) -> Option<(u64, MoveJob)> {
         (0..self.channels.len()).for_each(|channel| self.collect(channel));
         let EndedMove { token, job, .. } = (!self.ended.is_empty()).then(|| self.ended.remove(0))?;

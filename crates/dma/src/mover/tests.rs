@@ -195,8 +195,8 @@ fn jobs_of_a_thread_that_dies_are_done_by_the_cpu() {
 
 #[test]
 fn any_ended_job_is_polled_once_with_the_number_of_its_ticket() {
-    use ChannelFault::Reordered;
-    for channels in [vec![], vec![Reordered, Reordered]] {
+    use ChannelFault::{Full, Reordered};
+    for channels in [vec![], vec![Full], vec![Reordered, Reordered]] {
         let mut mover = match channels.is_empty() {
             true => Mover::default(),
             false => mover_of(channels.into_iter().map(FaultyChannel::boxed).collect()),
@@ -206,12 +206,12 @@ fn any_ended_job_is_polled_once_with_the_number_of_its_ticket() {
         let mut waiting: Vec<(TicketNumber, u8)> =
             tickets.iter().map(MoveTicket::number).zip(1..=5).filter(|(_, parts)| *parts != 3).collect();
         check(mover.wait(&tickets[2], LONG).unwrap(), 3);
-        while !waiting.is_empty() {
-            let Some((number, job)) = mover.poll_any() else { continue };
+        for (number, job) in (0..100).filter_map(|_| mover.poll_any()) {
             let at = waiting.iter().position(|(waiting, _)| *waiting == number).unwrap();
             check(job, waiting.swap_remove(at).1);
         }
-        assert!(mover.poll_any().is_none() && tickets.iter().all(|ticket| mover.poll(ticket).is_none()));
+        assert!(waiting.is_empty() && mover.poll_any().is_none());
+        assert!(tickets.iter().all(|ticket| mover.poll(ticket).is_none()));
     }
 }
 
