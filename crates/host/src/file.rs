@@ -3,7 +3,11 @@
 //! Input: a path, a length. Output: an open [`File`] and its I/O mode; space that a later write cannot run out of.
 //! Invariant: a file reported as [`FileMode::Direct`] takes transfers of whole 512-byte sectors.
 
-use rustix::fs::{Advice, AtFlags, FallocateFlags, OFlags, StatxFlags, fadvise, fallocate, fstatvfs, statx};
+mod huge_pages;
+
+use rustix::fs::{
+    Advice, AtFlags, FallocateFlags, OFlags, StatxFlags, fadvise, fallocate, fstatfs, fstatvfs, statx,
+};
 use rustix::io::Errno;
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -11,6 +15,9 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use crate::mapped_region::SECTOR_BYTES;
+
+/// The `f_type` that `fstatfs` reports for tmpfs.
+const TMPFS: u64 = 0x0102_1994;
 
 /// The choice between direct I/O and the page cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -57,6 +64,12 @@ fn open_as(path: &Path, choice: DirectChoice, options: &mut OpenOptions) -> io::
     Ok(direct.map_or((file, FileMode::Buffered), |direct| (direct, FileMode::Direct)))
 }
 
+/// Returns true if a file lies in memory (tmpfs): no device carries out its transfers, and none of them waits for one.
+#[must_use]
+pub fn is_in_memory(file: &File) -> bool {
+    fstatfs(file).is_ok_and(|found| u64::try_from(found.f_type).is_ok_and(|kind| kind == TMPFS))
+}
+
 /// Drops the clean pages of a file from the page cache, as far as the file system can. After a failed write-back the
 /// kernel keeps the bytes that it could not write as clean pages: who reads them takes for durable what is not on the disk.
 pub fn drop_cached_pages(file: &File) {
@@ -93,7 +106,8 @@ pub enum AllocateError {
     System(#[from] io::Error),
 }
 
-/// Sets the length of a file and, where the file system can, allocates space for all of it.
+/// Sets the length of a file and, where the file system can, allocates space for all of it. A file in memory gets huge pages,
+/// as far as the kernel has some.
 ///
 /// # Errors
 /// There is too little space, or the file system refuses such a file.
@@ -107,7 +121,17 @@ pub fn allocate(file: &File, bytes: u64) -> Result<(), AllocateError> {
     if bytes > free {
         return Err(AllocateError::NoSpace { needed_bytes: bytes, free_bytes: free });
     }
-    match fallocate(file, FallocateFlags::empty(), 0, bytes) {
+    let found_bytes = file.metadata()?.len();
+    if is_in_memory(file) && found_bytes < bytes {
+        // The kernel joins no pages behind the end of a file.
+        file.set_len(bytes)?;
+        huge_pages::take(file, bytes);
+    }
+    let allocated = fallocate(file, FallocateFlags::empty(), 0, bytes);
+    if allocated.is_err() {
+        file.set_len(found_bytes)?;
+    }
+    match allocated {
         Ok(()) => Ok(()),
         Err(Errno::NOSPC) => Err(AllocateError::NoSpace { needed_bytes: bytes, free_bytes: free_bytes()? }),
         Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(file.set_len(bytes)?),
@@ -139,7 +163,6 @@ mod tests {
 
     #[test]
     fn dropped_pages_are_read_from_the_disk_again() {
-        use rustix::fs::fstatfs;
         use rustix::io::{ReadWriteFlags, preadv2};
         use std::os::unix::fs::FileExt;
         let file = tempfile::tempfile().unwrap();
@@ -151,7 +174,7 @@ mod tests {
             preadv2(&file, buffers, 0, ReadWriteFlags::NOWAIT)
         };
         // A file system in memory keeps its pages, and not every file system tells whether it has one.
-        let in_memory = fstatfs(&file).unwrap().f_type == 0x0102_1994;
+        let in_memory = is_in_memory(&file);
         let tells = is_cached() != Err(Errno::OPNOTSUPP);
         assert_eq!(is_cached(), if tells { Ok(SECTOR_BYTES) } else { Err(Errno::OPNOTSUPP) });
         // The question starts a read of the page, which a quick disk may end before the kernel answers. One refusal

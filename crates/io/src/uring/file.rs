@@ -142,7 +142,7 @@ fn queue_folder(file: &File, is_device: bool) -> Option<PathBuf> {
 /// Creates a file with space for `bytes` bytes, unless it exists.
 fn create(path: &Path, bytes: u64) -> Result<(), IoError> {
     let wrong = |reason: String| IoError::Device { reason: format!("{}: {reason}", path.display()) };
-    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
+    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
     let file = match rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR) {
         Ok(descriptor) => File::from(descriptor),
         Err(Errno::EXIST) => return Ok(()),
