@@ -5,7 +5,8 @@
 //! before the kernel has completed it, also when the ring is dropped.
 //!
 //! The implementation is io_uring, or, where that is refused (containers often do), a thread that makes the plain
-//! system calls. [`FileRing::kind`] reports which one is in use.
+//! system calls; the caller itself copies from and to [a file in memory](FileRing::in_memory). [`FileRing::kind`] reports
+//! which one is in use.
 //!
 //! # What this does not do
 //! It orders nothing: the kernel may run transfers in any order. A sync covers the transfers that had completed before
@@ -14,6 +15,7 @@
 mod blocking;
 mod fixed_buffer;
 mod kernel;
+mod memory;
 
 #[cfg(test)]
 mod tests;
@@ -140,6 +142,8 @@ pub enum RingKind {
         /// The error number of the refusal.
         refused: Option<i32>,
     },
+    /// Plain system calls of the caller, because the file lies in memory.
+    Memory,
 }
 
 /// The choice between io_uring and plain system calls.
@@ -180,6 +184,7 @@ pub struct FileRing {
 enum FileRingBackend {
     Kernel(Box<kernel::KernelRing>),
     Blocking(blocking::BlockingRing, Option<i32>),
+    Memory(memory::MemoryRing),
 }
 
 impl FileRing {
@@ -188,10 +193,7 @@ impl FileRing {
     /// # Errors
     /// The size is out of range, or the system is out of resources.
     pub fn open(file: File, entries_max: usize, choice: UringChoice) -> Result<Self, RingError> {
-        let entries = match u32::try_from(entries_max) {
-            Ok(entries) if entries > 0 && entries_max <= RING_ENTRIES_MAX => entries,
-            _ => return Err(RingError::Entries { entries: entries_max }),
-        };
+        let entries = checked_entries(entries_max)?;
         let mut refused = None;
         let kernel = match choice {
             UringChoice::Auto => match kernel::setup(entries) {
@@ -212,12 +214,24 @@ impl FileRing {
         Ok(Self { backend: machine, entries_max, in_flight: 0, table: None })
     }
 
+    /// Opens a ring on a file [in memory](crate::file::is_in_memory), which takes `entries_max` transfers at a time. The
+    /// thread that polls it carries them out, a part of a long queue at a time.
+    ///
+    /// # Errors
+    /// The size is out of range, or the system is out of descriptors.
+    pub fn in_memory(file: File, entries_max: usize) -> Result<Self, RingError> {
+        checked_entries(entries_max)?;
+        let backend = FileRingBackend::Memory(memory::MemoryRing::open(file)?);
+        Ok(Self { backend, entries_max, in_flight: 0, table: None })
+    }
+
     /// Returns the implementation in use.
     #[must_use]
     pub fn kind(&self) -> RingKind {
         match &self.backend {
             FileRingBackend::Kernel(_) => RingKind::Uring,
             FileRingBackend::Blocking(_, refused) => RingKind::Blocking { refused: *refused },
+            FileRingBackend::Memory(_) => RingKind::Memory,
         }
     }
 
@@ -235,7 +249,7 @@ impl FileRing {
         }
         let ring = match &self.backend {
             FileRingBackend::Kernel(ring) => Some(ring.descriptor()),
-            FileRingBackend::Blocking(..) => None,
+            FileRingBackend::Blocking(..) | FileRingBackend::Memory(_) => None,
         };
         let table = Arc::new(BufferTable::open(ring, slots)?);
         self.table = Some(Arc::clone(&table));
@@ -277,6 +291,7 @@ impl FileRing {
         match &mut self.backend {
             FileRingBackend::Kernel(ring) => ring.submit(id, transfer),
             FileRingBackend::Blocking(ring, _) => ring.submit(id, transfer),
+            FileRingBackend::Memory(ring) => ring.submit(id, transfer),
         }
         Ok(())
     }
@@ -300,6 +315,7 @@ impl FileRing {
         match &mut self.backend {
             FileRingBackend::Kernel(ring) => ring.poll(done),
             FileRingBackend::Blocking(ring, _) => ring.poll(done),
+            FileRingBackend::Memory(ring) => ring.poll(done),
         }
         let finished = done.len() - before;
         assert!(finished <= self.in_flight, "{finished} transfers finished, {} in flight", self.in_flight);
@@ -314,6 +330,8 @@ impl FileRing {
         match &mut self.backend {
             FileRingBackend::Kernel(ring) => ring.wait(),
             FileRingBackend::Blocking(ring, _) => ring.wait(),
+            // The next poll completes one.
+            FileRingBackend::Memory(_) => {}
         }
     }
 
@@ -325,6 +343,7 @@ impl FileRing {
         let file = match &self.backend {
             FileRingBackend::Kernel(ring) => ring.file(),
             FileRingBackend::Blocking(ring, _) => ring.file(),
+            FileRingBackend::Memory(ring) => ring.file(),
         };
         blocking::sync_data(file)
     }
@@ -335,6 +354,13 @@ impl FileRing {
         match &self.backend {
             FileRingBackend::Kernel(ring) => ring.descriptor(),
             FileRingBackend::Blocking(ring, _) => ring.descriptor(),
+            FileRingBackend::Memory(ring) => ring.descriptor(),
         }
     }
+}
+
+fn checked_entries(entries_max: usize) -> Result<u32, RingError> {
+    let entries = u32::try_from(entries_max).ok();
+    let fits = |entries: &u32| *entries > 0 && entries_max <= RING_ENTRIES_MAX;
+    entries.filter(fits).ok_or(RingError::Entries { entries: entries_max })
 }

@@ -21,11 +21,18 @@ use headwater_ssd::media::file::{FileMedia, FileOptions};
 use headwater_ssd::media::memory::MemoryMedia;
 use headwater_ssd::media::{FlashGeometry, Media};
 use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+use tempfile::TempDir;
 
 const FRONT_END: FrontEndId = FrontEndId(1);
 const WALL: UnixMillis = UnixMillis(1_000_000);
 const START: StartTime = StartTime { now: Nanos::ZERO, wall: WALL };
 const EXTENT: usize = 262_144;
+
+/// Returns a folder on the disk and one in memory, whose files have another I/O path.
+fn folders() -> [TempDir; 2] {
+    [TempDir::new().unwrap(), TempDir::new_in("/dev/shm").unwrap()]
+}
 
 type MemoryDevice = SsdDevice<MemoryMedia>;
 
@@ -246,8 +253,10 @@ fn device_memory_holds_only_the_pages_on_their_way() {
 
 #[test]
 fn nine_tenths_of_the_bytes_of_long_values_move_in_large_jobs() {
-    let moved = move_long_values(Mover::default());
-    assert_eq!(moved.move_channels, ChannelCounters::default());
+    for folder in folders() {
+        let moved = move_long_values(folder.path(), Mover::default());
+        assert_eq!(moved.move_channels, ChannelCounters::default());
+    }
 }
 
 #[test]
@@ -258,7 +267,8 @@ fn threads_of_the_mover_move_parts_of_long_values() {
         Box::new(channel) as Box<dyn MoveChannel>
     });
     let mover = Mover::with_channels(channels.collect(), PolicyConfig::of_software_channels(), clock);
-    let moved = move_long_values(mover);
+    let [folder, _] = folders();
+    let moved = move_long_values(folder.path(), mover);
     let channels = moved.move_channels;
     assert!(channels.channel_jobs > 0, "{moved:?}");
     assert_eq!((channels.abandoned, channels.refused, channels.not_split), (0, 0, 0), "{moved:?}");
@@ -298,7 +308,8 @@ fn a_work_queue_with_faults_moves_parts_of_long_values() {
     };
     let mut mover = Mover::with_channels(vec![Box::new(channel)], even, clock);
     mover.policy_mut().unwrap().freeze();
-    let moved = move_long_values(mover);
+    let [_, folder] = folders();
+    let moved = move_long_values(folder.path(), mover);
     let counters = counters.read();
     assert!(moved.move_channels.channel_jobs > 0 && counters.page_faults > 0, "{counters:?}, {moved:?}");
     let found = (moved.move_channels.page_faults, moved.move_channels.finished_bytes);
@@ -306,10 +317,9 @@ fn a_work_queue_with_faults_moves_parts_of_long_values() {
 }
 
 /// Stores and reads long values of a client through a mover, and returns the statistics of the device.
-fn move_long_values(mover: Mover) -> DeviceStats {
+fn move_long_values(folder: &Path, mover: Mover) -> DeviceStats {
     const VALUE: usize = (1 << 20) + 3_000;
-    let folder = tempfile::TempDir::new().unwrap();
-    let mut device = file_device(folder.path());
+    let mut device = file_device(folder);
     device.set_mover(mover);
     let mut memory = ClientMemory::new();
     memory.register(Iova(0), SharedMemory::anonymous(2 * VALUE).unwrap()).unwrap();
@@ -348,9 +358,12 @@ fn move_long_values(mover: Mover) -> DeviceStats {
 
 #[test]
 fn many_reads_of_long_values_share_the_least_device_memory() {
-    let folder = tempfile::TempDir::new().unwrap();
+    folders().iter().for_each(|folder| read_many_at_once(folder.path()));
+}
+
+fn read_many_at_once(folder: &Path) {
     let options = FileOptions::default();
-    let media = FileMedia::create(folder.path(), FlashGeometry::with_blocks(64), [7; 16], options).unwrap();
+    let media = FileMedia::create(folder, FlashGeometry::with_blocks(64), [7; 16], options).unwrap();
     let config = DeviceConfig { frames_max: 256, ..DeviceConfig::default() };
     let mut device = SsdDevice::open(media, config, START, &mut |_| {}).unwrap();
     let value = |number: usize| text([EXTENT, 3 * EXTENT + 77, 5 * EXTENT - 1][number % 3], number as u64);
@@ -398,7 +411,7 @@ fn many_reads_of_long_values_share_the_least_device_memory() {
     panic!("{left} reads never complete");
 }
 
-fn file_device(folder: &std::path::Path) -> SsdDevice<FileMedia> {
+fn file_device(folder: &Path) -> SsdDevice<FileMedia> {
     let options = FileOptions::default();
     let media = match folder.join("flash").exists() {
         true => FileMedia::open(folder, options),
@@ -414,15 +427,18 @@ fn killed(device: SsdDevice<FileMedia>) {
 
 #[test]
 fn every_damaged_sector_of_an_extent_is_an_error_and_never_an_answer() {
-    let folder = tempfile::TempDir::new().unwrap();
+    folders().iter().for_each(|folder| damage_every_sector(folder.path()));
+}
+
+fn damage_every_sector(folder: &Path) {
     let long = text(3 * EXTENT + 500, 4);
-    let mut device = file_device(folder.path());
+    let mut device = file_device(folder);
     assert_eq!(store(&mut device, "long", &long), Status::SUCCESS);
     assert_eq!(store(&mut device, "other", b"other"), Status::SUCCESS);
     // A later commit says that the first one is durable.
     assert_eq!(store(&mut device, "other", b"other"), Status::SUCCESS);
     killed(device);
-    let path = folder.path().join("flash");
+    let path = folder.join("flash");
     let pristine = std::fs::read(&path).unwrap();
     let mut random = fastrand::Rng::with_seed(2);
     let mut struck = 0;
@@ -434,7 +450,7 @@ fn every_damaged_sector_of_an_extent_is_an_error_and_never_an_answer() {
         let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
         file.write_all_at(&pristine, 0).unwrap();
         file.write_all_at(&[pristine[place] ^ 1], place as u64).unwrap();
-        let mut device = file_device(folder.path());
+        let mut device = file_device(folder);
         let found = retrieve(&mut device, "long", u32::MAX);
         assert_eq!((found.status, found.sink.len()), (Status::UNRECOVERED_ERROR, 0), "byte {at}");
         assert_eq!(retrieve(&mut device, "other", u32::MAX).sink, b"other");

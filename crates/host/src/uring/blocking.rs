@@ -99,7 +99,7 @@ impl Drop for BlockingRing {
 }
 
 /// Sets the eventfd: any count but zero does. The write fails only if the counter is full, and then it is set already.
-fn signal(signal_fd: &OwnedFd) {
+pub(super) fn signal(signal_fd: &OwnedFd) {
     let _ = write(signal_fd, &[1; 8]);
 }
 
@@ -109,7 +109,7 @@ pub(super) fn sync_data(file: &File) -> Result<(), i32> {
 }
 
 /// Executes the system calls of one transfer.
-fn execute_transfer(file: &File, id: u64, transfer: FileTransfer) -> FinishedTransfer {
+pub(super) fn execute_transfer(file: &File, id: u64, transfer: FileTransfer) -> FinishedTransfer {
     match transfer {
         FileTransfer::SyncData => {
             let result = sync_data(file).map(|()| 0);

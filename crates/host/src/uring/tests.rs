@@ -1,13 +1,27 @@
-//! Tests of both implementations.
+//! Tests of every implementation.
 
 use super::*;
 use crate::mapped_region::SECTOR_BYTES;
 use rustix::event::{PollFd, PollFlags, poll};
 
-const BOTH: [UringChoice; 2] = [UringChoice::Auto, UringChoice::Never];
+#[derive(Clone, Copy, Debug)]
+enum RingUnderTest {
+    Of(UringChoice),
+    Memory,
+}
 
-fn open(entries: usize, choice: UringChoice) -> FileRing {
-    FileRing::open(tempfile::tempfile().unwrap(), entries, choice).unwrap()
+const ALL: [RingUnderTest; 3] =
+    [RingUnderTest::Of(UringChoice::Auto), RingUnderTest::Of(UringChoice::Never), RingUnderTest::Memory];
+
+fn open_on(file: File, entries: usize, ring: RingUnderTest) -> FileRing {
+    match ring {
+        RingUnderTest::Of(choice) => FileRing::open(file, entries, choice).unwrap(),
+        RingUnderTest::Memory => FileRing::in_memory(file, entries).unwrap(),
+    }
+}
+
+fn open(entries: usize, ring: RingUnderTest) -> FileRing {
+    open_on(tempfile::tempfile().unwrap(), entries, ring)
 }
 
 fn buffer(fill: u8) -> SectorBuffer {
@@ -36,7 +50,7 @@ fn only(ring: &mut FileRing, transfer: FileTransfer) -> FinishedTransfer {
 
 #[test]
 fn gathered_write_reads_back_scattered() {
-    for choice in BOTH {
+    for choice in ALL {
         let mut ring = open(8, choice);
         let buffers = (1..=5).map(buffer).collect();
         let written = only(&mut ring, FileTransfer::Write { offset: 1_024, buffers });
@@ -54,7 +68,7 @@ fn gathered_write_reads_back_scattered() {
 
 #[test]
 fn read_past_the_end_returns_bytes_moved() {
-    for choice in BOTH {
+    for choice in ALL {
         let mut ring = open(2, choice);
         only(&mut ring, FileTransfer::Write { offset: 0, buffers: vec![buffer(1)] });
         let buffers = vec![buffer(0), buffer(0)];
@@ -66,10 +80,10 @@ fn read_past_the_end_returns_bytes_moved() {
 
 #[test]
 fn failed_transfer_returns_its_buffers() {
-    for choice in BOTH {
+    for choice in ALL {
         let path = tempfile::NamedTempFile::new().unwrap();
         let read_only = File::open(path.path()).unwrap();
-        let mut ring = FileRing::open(read_only, 4, choice).unwrap();
+        let mut ring = open_on(read_only, 4, choice);
         let buffers = vec![buffer(1), buffer(2)];
         let answer = only(&mut ring, FileTransfer::Write { offset: 0, buffers });
         assert_eq!(answer.result, Err(rustix::io::Errno::BADF.raw_os_error()), "{choice:?}");
@@ -79,7 +93,7 @@ fn failed_transfer_returns_its_buffers() {
 
 #[test]
 fn full_ring_returns_the_transfer() {
-    for choice in BOTH {
+    for choice in ALL {
         let mut ring = open(3, choice);
         for id in 0..3 {
             let buffers = vec![buffer(9)];
@@ -97,9 +111,9 @@ fn full_ring_returns_the_transfer() {
 
 #[test]
 fn dropping_the_ring_waits_for_transfers_in_flight() {
-    for choice in BOTH {
+    for choice in ALL {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let mut ring = FileRing::open(file.reopen().unwrap(), 64, choice).unwrap();
+        let mut ring = open_on(file.reopen().unwrap(), 64, choice);
         for id in 0..64 {
             let buffers = vec![buffer(7)];
             ring.submit(id, FileTransfer::Write { offset: id * 1_024, buffers }).unwrap();
@@ -113,7 +127,7 @@ fn dropping_the_ring_waits_for_transfers_in_flight() {
 
 #[test]
 fn descriptor_is_readable_exactly_while_completions_wait() {
-    for choice in BOTH {
+    for choice in ALL {
         let mut ring = open(4, choice);
         let readable = |ring: &FileRing, millis: i64| {
             let mut fds = [PollFd::from_borrowed_fd(ring.descriptor(), PollFlags::IN)];
@@ -131,9 +145,14 @@ fn descriptor_is_readable_exactly_while_completions_wait() {
 }
 
 #[test]
-fn blocking_ring_reports_its_kind_and_zero_entries_are_refused() {
-    let ring = open(1, UringChoice::Never);
+fn rings_report_their_kind_and_zero_entries_are_refused() {
+    let ring = open(1, RingUnderTest::Of(UringChoice::Never));
     assert_eq!(ring.kind(), RingKind::Blocking { refused: None });
+    assert_eq!(open(1, RingUnderTest::Memory).kind(), RingKind::Memory);
+    assert!(matches!(
+        FileRing::in_memory(tempfile::tempfile().unwrap(), RING_ENTRIES_MAX + 1),
+        Err(RingError::Entries { .. })
+    ));
     assert!(matches!(
         FileRing::open(tempfile::tempfile().unwrap(), 0, UringChoice::Auto),
         Err(RingError::Entries { entries: 0 })
@@ -141,8 +160,32 @@ fn blocking_ring_reports_its_kind_and_zero_entries_are_refused() {
 }
 
 #[test]
+fn poll_of_a_ring_in_memory_moves_a_part_of_a_long_queue() {
+    const TRANSFERS: u64 = 20;
+    let buffer_bytes = 2 * SECTOR_BYTES;
+    let mut ring = open(64, RingUnderTest::Memory);
+    for id in 0..TRANSFERS {
+        let buffers: Vec<SectorBuffer> = (0..128).map(|_| buffer(7)).collect();
+        ring.submit(id, FileTransfer::Write { offset: id * 131_072, buffers }).unwrap();
+    }
+    let mut done = Vec::new();
+    ring.poll(&mut done);
+    assert_eq!(done.iter().map(|finished| finished.id).collect::<Vec<u64>>(), [0, 1]);
+    assert!(done.iter().all(|finished| finished.result == Ok(128 * buffer_bytes)));
+    let mut fds = [PollFd::from_borrowed_fd(ring.descriptor(), PollFlags::IN)];
+    assert_eq!(poll(&mut fds, Some(&rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 })), Ok(1));
+    let polls = (0..TRANSFERS).take_while(|_| {
+        let before = done.len();
+        ring.poll(&mut done);
+        done.len() > before
+    });
+    assert_eq!(polls.count(), 9);
+    assert!(done.iter().map(|finished| finished.id).eq(0..TRANSFERS));
+}
+
+#[test]
 fn ring_moves_between_threads_with_transfers_in_flight() {
-    for choice in BOTH {
+    for choice in ALL {
         let mut ring = open(4, choice);
         ring.submit(5, FileTransfer::Write { offset: 0, buffers: vec![buffer(1)] }).unwrap();
         ring.kick();

@@ -6,7 +6,7 @@
 use super::{DoctorFinding, FindingVerdict, machine};
 use crate::config::default_capacity;
 use crate::daemon::data_dir::free_bytes;
-use headwater_host::file::{DirectChoice, FileMode};
+use headwater_host::file::{DirectChoice, FileMode, is_in_memory};
 use headwater_host::uring::{FileRing, RingKind, UringChoice};
 use rustix::fs::{AtFlags, StatxFlags, statx};
 use std::fs::File;
@@ -47,7 +47,12 @@ pub fn examine(data: &Path) -> Vec<DoctorFinding> {
 
 fn io_uring(probe: &ProbeFile) -> DoctorFinding {
     let ring = File::open(&probe.path).map_err(|error| error.to_string()).and_then(|file| {
-        FileRing::open(file, RING_ENTRIES, UringChoice::Auto).map_err(|error| error.to_string())
+        // As the flash file is opened.
+        let ring = match is_in_memory(&file) {
+            true => FileRing::in_memory(file, RING_ENTRIES),
+            false => FileRing::open(file, RING_ENTRIES, UringChoice::Auto),
+        };
+        ring.map_err(|error| error.to_string())
     });
     let kind = match ring {
         Ok(ring) => ring.kind(),
@@ -58,6 +63,8 @@ fn io_uring(probe: &ProbeFile) -> DoctorFinding {
     };
     match kind {
         RingKind::Uring => DoctorFinding::new("io_uring", FindingVerdict::Active, "available"),
+        RingKind::Memory => DoctorFinding::new("io_uring", FindingVerdict::Note, "not used")
+            .why("the folder lies in memory, where the core copies by itself; a kernel thread would only add wake-ups"),
         RingKind::Blocking { refused } => {
             let reason = refused.map_or_else(
                 || "not requested".to_owned(),

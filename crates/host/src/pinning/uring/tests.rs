@@ -84,7 +84,7 @@ fn registered_write_reads_back_through_registered_read() {
                 let Some(table) = bench.table(4) else { continue };
                 table.register(&[bench.memory(PAGES), bench.memory(0)]).unwrap() + 1
             }
-            RingKind::Blocking { .. } => 9,
+            RingKind::Blocking { .. } | RingKind::Memory => 9,
         };
         let buffer = FixedBuffer::new(bench.filled(0, 0xA5), slot, 8_192);
         bench.ring.submit(1, FileTransfer::WriteFixed { offset: 4_096, buffer }).unwrap();

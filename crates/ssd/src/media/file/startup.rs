@@ -22,7 +22,7 @@ use super::{
 use crate::media::{FlashGeometry, NandRules};
 use headwater_host::clock::{Clock, Nanos};
 use headwater_host::file::{self, AllocateError, allocate};
-use headwater_host::uring::FileRing;
+use headwater_host::uring::{FileRing, UringChoice};
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
@@ -105,7 +105,10 @@ impl FileMedia {
             OpenAccess::New | OpenAccess::ReadWrite => file::open(&path, options.direct),
         };
         let (file, mode) = opened.map_err(system(&path, "open"))?;
-        let ring = FileRing::open(file, RING_ENTRIES, options.uring)?;
+        let ring = match options.uring {
+            UringChoice::Auto if file::is_in_memory(&file) => FileRing::in_memory(file, RING_ENTRIES)?,
+            choice => FileRing::open(file, RING_ENTRIES, choice)?,
+        };
         let ring = HostRing { ring, mode, lock, clock: Clock::start() };
         Ok(Self::from_checked(path, checked, ring, access, options.zero_fill_mode))
     }

@@ -17,14 +17,34 @@ use tempfile::TempDir;
 const UUID: [u8; 16] = *b"0123456789abcdef";
 const PAGE_BYTES: usize = PAGE_DATA_BYTES + PAGE_SPARE_BYTES;
 
-/// Returns the options of every I/O path to the file.
-fn io_paths() -> [FileOptions; 4] {
-    let way = |direct, uring| FileOptions { direct, uring, zero_fill_mode: ZeroFillMode::Ahead };
+/// An I/O path to the file.
+#[derive(Clone, Copy, Debug)]
+struct IoPath {
+    options: FileOptions,
+    in_memory: bool,
+}
+
+impl IoPath {
+    fn directory(self) -> TempDir {
+        match self.in_memory {
+            true => TempDir::new_in("/dev/shm").unwrap(),
+            false => TempDir::new().unwrap(),
+        }
+    }
+}
+
+/// Returns every I/O path to the file.
+fn io_paths() -> [IoPath; 5] {
+    let way = |direct, uring, in_memory| {
+        let options = FileOptions { direct, uring, zero_fill_mode: ZeroFillMode::Ahead };
+        IoPath { options, in_memory }
+    };
     [
-        way(DirectChoice::Auto, UringChoice::Auto),
-        way(DirectChoice::Auto, UringChoice::Never),
-        way(DirectChoice::Never, UringChoice::Auto),
-        way(DirectChoice::Never, UringChoice::Never),
+        way(DirectChoice::Auto, UringChoice::Auto, false),
+        way(DirectChoice::Auto, UringChoice::Never, false),
+        way(DirectChoice::Never, UringChoice::Auto, false),
+        way(DirectChoice::Never, UringChoice::Never, false),
+        way(DirectChoice::Auto, UringChoice::Auto, true),
     ]
 }
 
@@ -94,8 +114,8 @@ fn refusal(media: &mut FileMedia, op: MediaOp) -> RefusalReason {
 #[test]
 fn programmed_pages_survive_reopening_and_an_erase_only_lasts_until_then() {
     for way in io_paths() {
-        let directory = TempDir::new().unwrap();
-        let mut media = create(&directory, 20, way);
+        let directory = way.directory();
+        let mut media = create(&directory, 20, way.options);
         for number in 0..PAGES_PER_BLOCK as u8 {
             submit(&mut media, u64::from(number), program(page(3, number), number + 1));
         }
@@ -106,7 +126,7 @@ fn programmed_pages_survive_reopening_and_an_erase_only_lasts_until_then() {
         assert_eq!(read(&mut media, page(19, 0)), None);
         flush(&mut media);
         drop(media);
-        let mut media = FileMedia::open(directory.path(), way).unwrap();
+        let mut media = FileMedia::open(directory.path(), way.options).unwrap();
         assert_eq!(media.uuid(), UUID);
         assert_eq!(media.geometry(), FlashGeometry::with_blocks(20));
         for number in 0..PAGES_PER_BLOCK as u8 {
@@ -121,8 +141,8 @@ fn programmed_pages_survive_reopening_and_an_erase_only_lasts_until_then() {
 #[test]
 fn a_flush_that_may_block_is_complete_at_the_next_poll() {
     for way in io_paths() {
-        let directory = TempDir::new().unwrap();
-        let mut media = create(&directory, 4, way);
+        let directory = way.directory();
+        let mut media = create(&directory, 4, way.options);
         assert!(complete_one(&mut media, program(page(0, 0), 9)).result.is_ok());
         flush(&mut media);
         assert_eq!(media.blocking_flushes(), 0);
@@ -138,7 +158,7 @@ fn a_flush_that_may_block_is_complete_at_the_next_poll() {
         flush(&mut media);
         assert_eq!(media.blocking_flushes(), 1);
         drop(media);
-        let mut media = FileMedia::open(directory.path(), way).unwrap();
+        let mut media = FileMedia::open(directory.path(), way.options).unwrap();
         assert_eq!(read(&mut media, page(0, 0)), Some(9));
     }
 }
@@ -160,8 +180,8 @@ fn a_slow_flush_keeps_the_thread_from_waiting_for_the_next_ones() {
 #[test]
 fn operations_against_nand_rules_are_refused() {
     for way in io_paths() {
-        let directory = TempDir::new().unwrap();
-        let mut media = create(&directory, 2, way);
+        let directory = way.directory();
+        let mut media = create(&directory, 2, way.options);
         let rule = RefusalReason::Rule;
         assert_eq!(refusal(&mut media, program(page(0, 1), 1)), rule(NandRule::OutOfOrder));
         assert!(complete_one(&mut media, program(page(0, 0), 1)).result.is_ok());
@@ -174,7 +194,7 @@ fn operations_against_nand_rules_are_refused() {
         assert_eq!(refusal(&mut media, outside), rule(NandRule::OutsideGeometry));
         flush(&mut media);
         drop(media);
-        let mut media = FileMedia::open(directory.path(), way).unwrap();
+        let mut media = FileMedia::open(directory.path(), way.options).unwrap();
         assert_eq!(refusal(&mut media, program(page(0, 1), 1)), rule(NandRule::NotErased));
         erase(&mut media, 0);
         assert_eq!(read(&mut media, page(0, 0)), None);
@@ -197,8 +217,8 @@ fn a_block_is_not_erased_while_a_program_is_in_flight() {
 #[test]
 fn a_full_queue_is_an_error_and_every_accepted_operation_completes_once() {
     for way in io_paths() {
-        let directory = TempDir::new().unwrap();
-        let mut media = create(&directory, 40, way);
+        let directory = way.directory();
+        let mut media = create(&directory, 40, way.options);
         let queue_max = media.traits().queue_max as u64;
         for token in 0..queue_max {
             let at = page(token as u32 / 64, (token % 64) as u8);

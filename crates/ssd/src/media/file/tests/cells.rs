@@ -29,8 +29,8 @@ fn read_cell(media: &mut FileMedia, cell: u16) -> u8 {
 #[test]
 fn cells_survive_reopening_and_touch_neither_pages_nor_superblocks() {
     for way in io_paths() {
-        let directory = TempDir::new().unwrap();
-        let mut media = create(&directory, 2, way);
+        let directory = way.directory();
+        let mut media = create(&directory, 2, way.options);
         assert_eq!(media.traits().cells, (32, 32));
         for at in [page(0, 0), page(0, 1), page(1, 0)] {
             assert!(complete_one(&mut media, program(at, 7)).result.is_ok());
@@ -48,7 +48,7 @@ fn cells_survive_reopening_and_touch_neither_pages_nor_superblocks() {
         assert!(complete_one(&mut media, write_cell(40, 200)).result.is_ok());
         flush(&mut media);
         drop(media);
-        let mut media = FileMedia::open(directory.path(), way).unwrap();
+        let mut media = FileMedia::open(directory.path(), way.options).unwrap();
         assert_eq!(media.bad_superblocks(), []);
         for cell in 0..CELLS {
             let expected = if cell == 40 { 200 } else { cell as u8 + 1 };
@@ -105,10 +105,10 @@ fn a_file_opened_read_only_refuses_to_write_cells() {
 #[test]
 fn errors_name_the_cell() {
     for way in io_paths() {
-        let directory = TempDir::new().unwrap();
-        let mut media = create(&directory, 2, way);
+        let directory = way.directory();
+        let mut media = create(&directory, 2, way.options);
         let read_only = File::open(media.path()).unwrap();
-        media.ring.ring = FileRing::open(read_only, RING_ENTRIES, way.uring).unwrap();
+        media.ring.ring = FileRing::open(read_only, RING_ENTRIES, way.options.uring).unwrap();
         let done = complete_one(&mut media, write_cell(33, 1));
         let cell = CellNumber(33);
         assert_eq!(done.result, Err(MediaError::Cell { errno: 9, cell }), "{way:?}");
@@ -126,8 +126,8 @@ fn errors_name_the_cell() {
 #[test]
 fn cells_read_together_fail_alone() {
     for way in io_paths() {
-        let directory = TempDir::new().unwrap();
-        let mut media = create(&directory, 2, way);
+        let directory = way.directory();
+        let mut media = create(&directory, 2, way.options);
         for cell in 0..CELLS {
             submit(&mut media, u64::from(cell), write_cell(cell, cell as u8 + 1));
         }

@@ -86,8 +86,8 @@ fn damaged_bytes_of_a_page_are_returned_unchanged() {
 #[test]
 fn truncation_of_an_open_file_makes_pages_unreadable() {
     for way in io_paths() {
-        let directory = TempDir::new().unwrap();
-        let mut media = create(&directory, 4, way);
+        let directory = way.directory();
+        let mut media = create(&directory, 4, way.options);
         assert!(complete_one(&mut media, program(page(3, 0), 6)).result.is_ok());
         flush(&mut media);
         file(&directory).set_len(PIECE_BYTES as u64).unwrap();
@@ -101,8 +101,8 @@ fn truncation_of_an_open_file_makes_pages_unreadable() {
 #[test]
 fn an_unreadable_page_does_not_fail_other_pages() {
     for way in io_paths() {
-        let directory = TempDir::new().unwrap();
-        let mut media = create(&directory, 4, way);
+        let directory = way.directory();
+        let mut media = create(&directory, 4, way.options);
         for number in 0..8 {
             submit(&mut media, 0, program(page(3, number), number + 1));
         }
@@ -132,10 +132,10 @@ fn an_unreadable_page_does_not_fail_other_pages() {
 #[test]
 fn a_failed_write_returns_the_errno_and_the_frame() {
     for way in io_paths() {
-        let directory = TempDir::new().unwrap();
-        let mut media = create(&directory, 4, way);
+        let directory = way.directory();
+        let mut media = create(&directory, 4, way.options);
         let read_only = File::open(media.path()).unwrap();
-        media.ring.ring = FileRing::open(read_only, RING_ENTRIES, way.uring).unwrap();
+        media.ring.ring = FileRing::open(read_only, RING_ENTRIES, way.options.uring).unwrap();
         submit(&mut media, 1, program(page(0, 0), 1));
         submit(&mut media, 2, program(page(0, 1), 1));
         let done = drain(&mut media);

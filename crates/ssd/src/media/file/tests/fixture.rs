@@ -25,7 +25,7 @@ fn a_file_of_version_1_opens_and_is_never_changed() {
     for way in io_paths() {
         let (directory, _) = copied_fixture();
         let before = std::fs::read(directory.path().join(FLASH_FILE_NAME)).unwrap();
-        let mut media = FileMedia::open(directory.path(), way).unwrap();
+        let mut media = FileMedia::open(directory.path(), way.options).unwrap();
         assert_eq!(media.geometry(), FlashGeometry::with_blocks(1));
         assert_eq!(media.uuid(), UUID);
         assert_eq!(media.version_1_session(), Some(1));

@@ -21,10 +21,10 @@ impl BlockModel {
     }
 }
 
-fn run(seed: u64, way: FileOptions) {
+fn run(seed: u64, way: IoPath) {
     let mut random = fastrand::Rng::with_seed(seed);
-    let directory = TempDir::new().unwrap();
-    let mut media = create(&directory, BLOCKS, way);
+    let directory = way.directory();
+    let mut media = create(&directory, BLOCKS, way.options);
     let mut model = vec![BlockModel { slots: [0; PAGES_PER_BLOCK], next: Some(0) }; BLOCKS as usize];
     for step in 0..STEPS {
         let block = random.u32(0..BLOCKS);
@@ -44,7 +44,7 @@ fn run(seed: u64, way: FileOptions) {
             _ => {
                 flush(&mut media);
                 drop(media);
-                media = FileMedia::open(directory.path(), way).unwrap();
+                media = FileMedia::open(directory.path(), way.options).unwrap();
                 model.iter_mut().for_each(|block| block.next = None);
             }
         }
@@ -52,7 +52,7 @@ fn run(seed: u64, way: FileOptions) {
     flush(&mut media);
     drop(media);
     model.iter_mut().for_each(|block| block.next = None);
-    let mut media = FileMedia::open(directory.path(), way).unwrap();
+    let mut media = FileMedia::open(directory.path(), way.options).unwrap();
     for block in 0..BLOCKS {
         for number in 0..64 {
             let expected = model[block as usize].page(number);

@@ -7,8 +7,8 @@ use std::os::unix::fs::FileExt;
 #[test]
 fn zero_fill_never_overwrites_a_programmed_page() {
     for way in io_paths() {
-        let directory = TempDir::new().unwrap();
-        let mut media = create(&directory, 64, way);
+        let directory = way.directory();
+        let mut media = create(&directory, 64, way.options);
         // Every fill region is entered while the region before it still requests zeros.
         for block in 0..64 {
             submit(&mut media, u64::from(block), program(page(block, 0), block as u8 + 1));
@@ -30,8 +30,8 @@ fn zero_fill_never_overwrites_a_programmed_page() {
 #[test]
 fn zero_fill_leaves_pages_alone_whose_block_lost_its_first_page() {
     for way in io_paths() {
-        let directory = TempDir::new().unwrap();
-        let mut media = create(&directory, 64, way);
+        let directory = way.directory();
+        let mut media = create(&directory, 64, way.options);
         for number in 0..3 {
             assert!(complete_one(&mut media, program(page(40, number), number + 1)).result.is_ok());
         }
@@ -41,7 +41,7 @@ fn zero_fill_leaves_pages_alone_whose_block_lost_its_first_page() {
         let file = OpenOptions::new().write(true).open(directory.path().join(FLASH_FILE_NAME)).unwrap();
         file.write_all_at(&[0; layout::SLOT_BYTES], lost).unwrap();
         drop(file);
-        let mut media = FileMedia::open(directory.path(), way).unwrap();
+        let mut media = FileMedia::open(directory.path(), way.options).unwrap();
         assert_eq!(read(&mut media, page(40, 0)), None);
         // The region of block 40 is filled while pages of the region before it are programmed.
         erase(&mut media, 20);
