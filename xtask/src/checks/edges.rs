@@ -14,7 +14,7 @@ const FLOORS: &[&[&str]] = &[
     &["frontend"],
     &["sim"],
     &["lab"],
-    &["node", "capi", "spdk-dma", "python"],
+    &["node", "capi", "spdk-dma", "preload", "python"],
     // Fixtures; see FIXTURES.
     &["testkit"],
     &["fuzz-bodies"],

@@ -1,0 +1,284 @@
+//! The mappings of files that the library keeps.
+//!
+//! ```text
+//!  empty --> busy --> live --> retired --> busy --> empty
+//!           (filled)  (used)  (no new use) (unmapped)
+//! ```
+//! Input: a file's identity. Output: its mapping, in use until it is released. Invariant: a mapping that is in use is not
+//! unmapped, and a place has one file while it is in use. State and number of users are one word, so that no step takes a
+//! lock: a thread that is interrupted, or dies, at any point costs at most its place.
+//!
+//! A mapping keeps its file's inode, so that no new file gets the same identity while the old one is found here.
+
+use super::counters::{COUNTERS, count};
+use rustix::mm::munmap;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+/// The most mappings at a time.
+pub(super) const MAPPED_FILES_MAX: usize = 64;
+
+const EMPTY: u64 = 0;
+const BUSY: u64 = 1 << 32;
+const LIVE: u64 = 2 << 32;
+const RETIRED: u64 = 3 << 32;
+/// The bits of the number of users.
+const USERS: u64 = 0xFFFF_FFFF;
+
+/// The identity of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct FileIdentity {
+    pub(super) device: u64,
+    pub(super) inode: u64,
+}
+
+/// A place for the mapping of one file.
+#[derive(Debug)]
+struct MappedFile {
+    /// The state, and the number of users.
+    gate: AtomicU64,
+    device: AtomicU64,
+    inode: AtomicU64,
+    start: AtomicUsize,
+    bytes: AtomicUsize,
+    is_writable: AtomicBool,
+}
+
+static FILES: [MappedFile; MAPPED_FILES_MAX] = [const {
+    MappedFile {
+        gate: AtomicU64::new(EMPTY),
+        device: AtomicU64::new(0),
+        inode: AtomicU64::new(0),
+        start: AtomicUsize::new(0),
+        bytes: AtomicUsize::new(0),
+        is_writable: AtomicBool::new(false),
+    }
+}; MAPPED_FILES_MAX];
+
+/// Places that are not empty, for a caller that has nothing to do if there are none.
+static FILES_USED: AtomicUsize = AtomicUsize::new(0);
+
+/// A fresh mapping of a file, from its first byte on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FreshMapping {
+    pub(super) start: usize,
+    pub(super) bytes: usize,
+    pub(super) is_writable: bool,
+}
+
+/// A mapping in use. It is not unmapped before this is dropped.
+#[derive(Debug)]
+pub(super) struct MappingUse {
+    file: &'static MappedFile,
+}
+
+impl MappingUse {
+    /// Returns the address of the file's first byte.
+    pub(super) fn start(&self) -> usize {
+        self.file.start.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for MappingUse {
+    fn drop(&mut self) {
+        if self.file.gate.fetch_sub(1, Ordering::AcqRel) == RETIRED | 1 {
+            self.file.unmap_unused();
+        }
+    }
+}
+
+impl MappedFile {
+    fn is(&self, identity: FileIdentity) -> bool {
+        self.device.load(Ordering::Relaxed) == identity.device
+            && self.inode.load(Ordering::Relaxed) == identity.inode
+    }
+
+    /// Begins a use, if the place has this file.
+    fn acquire(&'static self, identity: FileIdentity) -> Option<MappingUse> {
+        let mut gate = self.gate.load(Ordering::Acquire);
+        while gate & !USERS == LIVE && self.is(identity) {
+            match self.gate.compare_exchange_weak(gate, gate + 1, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => {
+                    let used = MappingUse { file: self };
+                    // The place may have got another file since it was looked at; now it keeps what it has.
+                    return self.is(identity).then_some(used);
+                }
+                Err(changed) => gate = changed,
+            }
+        }
+        None
+    }
+
+    /// Lets no new use begin. Unmaps now, or at the end of the last use.
+    fn retire(&self) {
+        let mut gate = self.gate.load(Ordering::Acquire);
+        while gate & !USERS == LIVE {
+            let retired = RETIRED | gate & USERS;
+            match self.gate.compare_exchange_weak(gate, retired, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return self.unmap_unused(),
+                Err(changed) => gate = changed,
+            }
+        }
+    }
+
+    /// Unmaps a retired mapping without users.
+    fn unmap_unused(&self) {
+        if self.gate.compare_exchange(RETIRED, BUSY, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+            return;
+        }
+        unmap(self.start.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed));
+        FILES_USED.fetch_sub(1, Ordering::Relaxed);
+        self.gate.store(EMPTY, Ordering::Release);
+    }
+
+    /// Puts a mapping into an empty place, and begins a use of it.
+    fn fill(&'static self, identity: FileIdentity, mapping: FreshMapping) -> Option<MappingUse> {
+        self.gate.compare_exchange(EMPTY, BUSY, Ordering::AcqRel, Ordering::Relaxed).ok()?;
+        FILES_USED.fetch_add(1, Ordering::Relaxed);
+        self.device.store(identity.device, Ordering::Relaxed);
+        self.inode.store(identity.inode, Ordering::Relaxed);
+        self.start.store(mapping.start, Ordering::Relaxed);
+        self.bytes.store(mapping.bytes, Ordering::Relaxed);
+        self.is_writable.store(mapping.is_writable, Ordering::Relaxed);
+        self.gate.store(LIVE | 1, Ordering::Release);
+        Some(MappingUse { file: self })
+    }
+}
+
+/// Returns a mapping of the file that has its first `end` bytes, for writing if `is_writable`. One that does not suffice is
+/// retired.
+pub(super) fn find(identity: FileIdentity, end: usize, is_writable: bool) -> Option<MappingUse> {
+    if FILES_USED.load(Ordering::Relaxed) == 0 {
+        return None;
+    }
+    for file in &FILES {
+        let Some(used) = file.acquire(identity) else { continue };
+        let suffices = end <= file.bytes.load(Ordering::Relaxed)
+            && (!is_writable || file.is_writable.load(Ordering::Relaxed));
+        if suffices {
+            return Some(used);
+        }
+        file.retire();
+    }
+    None
+}
+
+/// Keeps a fresh mapping, and begins a use of it. Unmaps it, and returns nothing, if every place is in use.
+pub(super) fn keep(identity: FileIdentity, mapping: FreshMapping) -> Option<MappingUse> {
+    let fill = || FILES.iter().find_map(|file| file.fill(identity, mapping));
+    let kept = fill().or_else(|| {
+        let start = usize::try_from(identity.inode % MAPPED_FILES_MAX as u64).unwrap_or(0);
+        let unused = |file: &&MappedFile| file.gate.load(Ordering::Relaxed) == LIVE;
+        let (before, after) = FILES.split_at(start);
+        let victim = after.iter().chain(before).find(unused)?;
+        victim.retire();
+        fill()
+    });
+    if kept.is_none() {
+        unmap(mapping.start, mapping.bytes);
+    }
+    kept
+}
+
+/// Retires every mapping of a file.
+pub(super) fn forget(identity: FileIdentity) {
+    for file in &FILES {
+        if let Some(_used) = file.acquire(identity) {
+            file.retire();
+        }
+    }
+}
+
+/// Returns true if there is no mapping.
+pub(super) fn is_empty() -> bool {
+    FILES_USED.load(Ordering::Relaxed) == 0
+}
+
+fn unmap(start: usize, bytes: usize) {
+    // SAFETY: the range is a mapping of this library without users: no copy works on it, and nothing else knows it.
+    // A kernel that refuses leaves the mapping, which is then only lost.
+    let _ = unsafe { munmap(std::ptr::without_provenance_mut(start), bytes) };
+    count(&COUNTERS.maps_removed, 1);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+
+    fn mapping() -> FreshMapping {
+        // SAFETY: the kernel chooses the address of a mapping that only the place knows.
+        let start =
+            unsafe { mmap_anonymous(std::ptr::null_mut(), 4_096, ProtFlags::READ, MapFlags::PRIVATE) };
+        FreshMapping { start: start.unwrap().addr(), bytes: 4_096, is_writable: false }
+    }
+
+    /// Returns true if the kernel knows a mapping at this address.
+    fn is_mapped(start: usize) -> bool {
+        let mut resident = [0_u8];
+        // SAFETY: the kernel fills in one byte for one page.
+        let result =
+            unsafe { libc::mincore(std::ptr::without_provenance_mut(start), 4_096, resident.as_mut_ptr()) };
+        result == 0
+    }
+
+    /// Returns the number of mappings that were removed: only one test removes any.
+    fn removed() -> u64 {
+        COUNTERS.maps_removed.load(Ordering::Relaxed)
+    }
+
+    // One test, because the places belong to the process.
+    #[test]
+    fn mappings_live_as_long_as_their_uses_and_places_return() {
+        let identity = |inode| FileIdentity { device: 7, inode };
+        let fresh = mapping();
+        let first = keep(identity(1), fresh).unwrap();
+        assert_eq!(find(identity(1), 4_096, false).unwrap().start(), fresh.start);
+        assert!(find(identity(2), 1, false).is_none());
+        assert!(find(FileIdentity { device: 8, inode: 1 }, 1, false).is_none());
+        // A mapping that is too short, or not writable, is retired and lives until its last use ends.
+        assert!(find(identity(1), 4_097, false).is_none());
+        assert!(find(identity(1), 1, false).is_none());
+        assert!(is_mapped(fresh.start) && removed() == 0);
+        drop(first);
+        assert!(removed() == 1 && is_empty());
+        drop(keep(identity(1), mapping()).unwrap());
+        assert!(find(identity(1), 1, true).is_none() && removed() == 2);
+
+        let files = MAPPED_FILES_MAX as u64;
+        (0..files * 3).for_each(|inode| drop(keep(identity(inode), mapping()).unwrap()));
+        assert_eq!(removed(), 2 + 2 * files);
+        (0..files * 3).for_each(|inode| forget(identity(inode)));
+        assert!(is_empty() && removed() == 2 + 3 * files);
+
+        // When all places are in use, a fresh mapping is not kept.
+        let uses: Vec<MappingUse> =
+            (0..files).map(|inode| keep(identity(inode), mapping()).unwrap()).collect();
+        assert!(keep(identity(99), mapping()).is_none() && removed() == 3 + 3 * files);
+        (0..files).for_each(|inode| forget(identity(inode)));
+        assert!(!is_empty() && find(identity(3), 1, false).is_none() && removed() == 3 + 3 * files);
+        drop(uses);
+        assert!(is_empty() && removed() == 3 + 4 * files);
+
+        // Threads that find, keep and forget the same files never see a mapping of another one.
+        std::thread::scope(|scope| {
+            for thread in 0..4_u64 {
+                scope.spawn(move || {
+                    let mut random = fastrand::Rng::with_seed(thread);
+                    for _ in 0..20_000 {
+                        let file = identity(random.u64(..6));
+                        match random.u8(..4) {
+                            0 => forget(file),
+                            1 => drop(keep(file, mapping())),
+                            _ => {
+                                let Some(used) = find(file, 1, false) else { continue };
+                                assert!(used.file.is(file) && is_mapped(used.start()));
+                            }
+                        }
+                    }
+                });
+            }
+        });
+        (0..6).for_each(|inode| forget(identity(inode)));
+        assert!(is_empty());
+    }
+}
