@@ -48,8 +48,9 @@ test-tls: ## NVMe/TCP inside TLS 1.3, with the C library that the feature `tls` 
 	cargo test --package headwater-frontend --features tls --test nvme_tcp --test nvme_tcp_tls
 
 test-vm: ## guests under QEMU, whose drivers use the device (VM_ARGS= names boots; tests/vm/README.md)
-	@.ci/packages python3=python3 depmod=kmod nvme=nvme-cli fio=fio mkfs.ext4=e2fsprogs redis-cli=redis-tools
-	cargo build --package headwater-node --package headwater-capi
+	@.ci/packages gcc=gcc python3=python3 depmod=kmod nvme=nvme-cli fio=fio mkfs.ext4=e2fsprogs ndctl=ndctl redis-cli=redis-tools
+	cargo build --package headwater-node --package headwater-capi --package headwater-preload
+	crates/preload/tests/programs $(TARGET_DIR)/debug
 	plugins/fio/build $(TARGET_DIR)/debug $(TARGET_DIR)/debug/fio
 	cargo build --package headwater-dma --example vfio_pool --example numa_pool
 	cargo build --package headwater-nvme --example vfio_nvme

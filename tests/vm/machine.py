@@ -38,7 +38,7 @@ class Boot:
         self.script = open(path, encoding="ascii").read()
         settings = re.findall(r"^#: *(\S+) *(.*)$", self.script, re.M)
         unknown = {key for key, _ in settings} - {"host", "vfio-user", "net", "tools", "modules", "memory", "timeout", "kernel", "reboots", "iommu",
-                                               "device", "drive", "example", "built", "nodes", "distance", "headwater", "memory-kind"}
+                                               "device", "drive", "example", "built", "nodes", "distance", "headwater", "memory-kind", "nvdimm"}
         if unknown:
             raise SystemExit(f"{path}: unknown keys {', '.join(sorted(unknown))}; tests/vm/README.md lists the known ones")
         self.every = lambda key: [value for name, value in settings if name == key]
@@ -175,17 +175,30 @@ def memory_nodes(boot, sizes):
     return line
 
 
+def persistent_memory(boot, folder):
+    """Modules of persistent memory, each a file of the run's folder: what is stored there survives a reset of the guest."""
+    line = []
+    for name, length in (nvdimm.split() for nvdimm in boot.every("nvdimm")):
+        # The labels of namespaces lie behind the memory, so that it stays aligned.
+        size = (int(length.removesuffix("M")) << 20) + (128 << 10)
+        subprocess.run(["truncate", "-s", str(size), f"{folder}/{name}.pmem"], check=True)
+        line += ["-object", f"memory-backend-file,id={name},share=on,mem-path={folder}/{name}.pmem,size={size}",
+                 "-device", f"nvdimm,id={name}-module,memdev={name},label-size=128K"]
+    return line
+
+
 def command(boot, folder, system, qemu, dialogue):
     nodes = (boot.one("nodes", "") or boot.one("memory", "512")).split()
     # Without "rep movsb" in the feature bits the guest's C library copies in words, which emulation does much faster.
-    line = [qemu, "-accel", "tcg,thread=multi", "-cpu", "max,-erms,-fsrm,-la57", "-smp", f"{len(nodes)},sockets={len(nodes)}" if len(nodes) > 1 else "2", "-machine", "q35",
-            "-m", f"{sum(map(int, nodes))}M", *memory_nodes(boot, nodes), "-nodefaults", "-display", "none",
+    line = [qemu, "-accel", "tcg,thread=multi", "-cpu", "max,-erms,-fsrm,-la57", "-smp", f"{len(nodes)},sockets={len(nodes)}" if len(nodes) > 1 else "2", "-machine", "q35,nvdimm=on" if boot.every("nvdimm") else "q35",
+            "-m", f"{sum(map(int, nodes))}M" + (",slots=4,maxmem=8G" if boot.every("nvdimm") else ""), *memory_nodes(boot, nodes), "-nodefaults", "-display", "none",
             "-serial", f"file:{folder}/console", "-serial", "stdio",
             "-chardev", f"socket,id=dialogue,fd={dialogue}", "-serial", "chardev:dialogue",
             "-kernel", f"{system}/vmlinux", "-initrd", f"{folder}/initrd", "-append",
             "console=ttyS0 mitigations=off no_timer_check tsc=reliable audit=0 random.trust_cpu=1 "
             + " ".join(boot.every("kernel")) + ("" if boot.every("reboots") else " panic=-1")]
     line += [] if boot.every("reboots") else ["-no-reboot"]
+    line += persistent_memory(boot, folder)
     line += ["-device", boot.one("iommu", "") or "intel-iommu,intremap=on,caching-mode=on"] if boot.every("iommu") else []
     for path in boot.every("vfio-user"):
         device = {"driver": "vfio-user-pci", "bus": "pcie.0", "socket": {"type": "unix", "path": f"{folder}/{path}"}}

@@ -19,7 +19,7 @@ import zlib
 
 QEMU_SUITE = "trixie-backports"  # the first that has vfio-user-pci
 MODULES = ("nvme nvme-tcp virtio_pci virtio_net af_packet ext4 crc32c_generic crct10dif_generic crc64_rocksoft_generic "
-           "vfio vfio_iommu_type1 vfio-pci").split()
+           "vfio vfio_iommu_type1 vfio-pci nfit nd_pmem").split()
 # The name depends on the modules, so a cache made for another list is not used.
 SYSTEM = f"system-{zlib.crc32(' '.join(MODULES).encode()):08x}"
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
