@@ -22,8 +22,9 @@ help: ## this list
 run: build ## build in release and start a node on ./data (DATA=, RESP=, SERVE_ARGS= change it)
 	exec $(TARGET_DIR)/release/headwater serve --data $(DATA) $(if $(RESP),--resp $(RESP)) $(SERVE_ARGS)
 
-build: ## build the node in release
+build: ## build the node, and the library of `headwater run`, in release
 	cargo build --release --package headwater-node
+	cargo build --release --package headwater-preload
 
 test: test-tools ## install what tests need, run every test, the loom models and the fuzz corpora
 	cargo test --workspace

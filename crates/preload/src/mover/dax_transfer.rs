@@ -7,7 +7,8 @@
 //! ```
 //! Input: what `pread` or `pwrite` was called with. Output: the number of bytes, or the statement that the kernel shall do it.
 //! Invariants: a transfer that is done here has the effect and the result of the kernel's call; one that is not changes
-//! nothing that the kernel's call does not change too. `errno` stays as it was.
+//! nothing that the kernel's call does not change too. `errno` stays as it was, because the calls of this file go to the kernel
+//! without the C library.
 //!
 //! # What a program can tell apart
 //! Mapped transfers of overlapping ranges by several threads at a time are not atomic, and a watch of the file (inotify) does
@@ -66,14 +67,8 @@ pub(super) unsafe fn transfer(range: ProgramRange, direction: TransferDirection)
     if range.bytes < TRANSFER_BYTES.load(Ordering::Relaxed) || range.bytes > KERNEL_BYTES_MAX {
         return None;
     }
-    // SAFETY: the address of this thread's value, which lives as long as the thread.
-    let errno = unsafe { libc::__errno_location() };
-    // SAFETY: as above; only this thread accesses it.
-    let before = unsafe { *errno };
     // SAFETY: the caller promises the same.
     let done = unsafe { transfer_mapped(range, direction) };
-    // SAFETY: as above.
-    unsafe { *errno = before };
     done.ok()
 }
 

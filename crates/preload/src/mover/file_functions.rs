@@ -1,7 +1,7 @@
 //! The functions of files, under their names of the C library.
 //!
 //! Input: what a program passes. Output: what the C library would do: a long positioned read or write of a file on persistent
-//! memory through a [mapping](super::dax_transfer), everything else by the C library.
+//! memory through a mapping, everything else by the C library.
 
 use super::dax_transfer::{ProgramRange, TransferDirection, forget_descriptor, transfer};
 use super::next_functions::{NEXT_CLOSE, NEXT_PREAD, NEXT_PWRITE, next_close, next_read, next_write};

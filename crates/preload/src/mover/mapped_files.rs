@@ -96,16 +96,20 @@ impl MappedFile {
     fn acquire(&'static self, identity: FileIdentity) -> Option<MappingUse> {
         let mut gate = self.gate.load(Ordering::Acquire);
         while gate & !USERS == LIVE && self.is(identity) {
-            match self.gate.compare_exchange_weak(gate, gate + 1, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => {
-                    let used = MappingUse { file: self };
-                    // The place may have got another file since it was looked at; now it keeps what it has.
-                    return self.is(identity).then_some(used);
-                }
+            match self.acquire_at(gate, identity) {
+                Ok(used) => return used,
                 Err(changed) => gate = changed,
             }
         }
         None
+    }
+
+    /// Begins a use, if the gate is as it was seen. Returns nothing if the place has another file by now, or the changed gate.
+    fn acquire_at(&'static self, gate: u64, identity: FileIdentity) -> Result<Option<MappingUse>, u64> {
+        self.gate.compare_exchange_weak(gate, gate + 1, Ordering::AcqRel, Ordering::Acquire)?;
+        let used = MappingUse { file: self };
+        // From here on the place keeps what it has.
+        Ok(self.is(identity).then_some(used))
     }
 
     /// Lets no new use begin. Unmaps now, or at the end of the last use.
@@ -243,6 +247,22 @@ mod tests {
         assert!(removed() == 1 && is_empty());
         drop(keep(identity(1), mapping()).unwrap());
         assert!(find(identity(1), 1, true).is_none() && removed() == 2);
+
+        // Between the look at a place and its use, the place gets another file.
+        drop(keep(identity(1), mapping()).unwrap());
+        let seen = FILES[0].gate.load(Ordering::Acquire);
+        forget(identity(1));
+        drop(keep(identity(2), mapping()).unwrap());
+        let found = loop {
+            // The exchange may fail for no reason.
+            if let Ok(found) = FILES[0].acquire_at(seen, identity(1)) {
+                break found;
+            }
+        };
+        assert!(found.is_none() && FILES[0].gate.load(Ordering::Acquire) == LIVE);
+        forget(identity(2));
+        assert!(is_empty());
+        COUNTERS.maps_removed.store(2, Ordering::Relaxed);
 
         let files = MAPPED_FILES_MAX as u64;
         (0..files * 3).for_each(|inode| drop(keep(identity(inode), mapping()).unwrap()));

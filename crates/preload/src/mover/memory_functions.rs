@@ -1,7 +1,7 @@
 //! The memory functions, under their names of the C library.
 //!
 //! Input: what a program passes. Output: what the C library would do. Up to 128 bytes a kernel that stands here, as short as
-//! that of the C library; above that the C library's function, and from [`STREAM_BYTES`] on the [kernels](super::kernels)
+//! that of the C library; above that the C library's function, and from a threshold on the kernels of this library
 //! that pass the cache by. Invariant: the entry points are written in instructions, because they run before this library is
 //! relocated: they use no table of addresses, no stack and no other function of the C library.
 //!

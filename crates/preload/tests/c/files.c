@@ -236,12 +236,23 @@ static void check_times_and_modes(void)
     CHECK(fstat(file, &after) == 0 && after.st_mtime > 1000 && after.st_atime == 1000);
     CHECK(pread(file, found, 100000, 0) == 100000 && errno == 77);
     /* A write takes the right to run as its owner away. */
+    int kernel = open_new("moded", 0), is_root = geteuid() == 0;
+    CHECK(kernel_pwrite(kernel, model, 300000, 0) == 300000);
+    if (is_root)
+        /* Root keeps it: the files' owner writes. */
+        CHECK(fchown(file, 65534, 65534) == 0 && fchown(kernel, 65534, 65534) == 0 && seteuid(65534) == 0);
     CHECK(fchmod(file, 04755) == 0 && pwrite(file, model, 100000, 0) == 100000);
-    CHECK(fstat(file, &after) == 0);
-    int kernel = open_new("moded", 0);
-    CHECK(kernel_pwrite(kernel, model, 300000, 0) == 300000 && fchmod(kernel, 04755) == 0);
-    CHECK(kernel_pwrite(kernel, model, 100000, 0) == 100000 && fstat(kernel, &before) == 0);
-    CHECK(before.st_mode == after.st_mode);
+    CHECK(fchmod(kernel, 04755) == 0 && kernel_pwrite(kernel, model, 100000, 0) == 100000);
+    CHECK(fstat(file, &after) == 0 && fstat(kernel, &before) == 0);
+    CHECK(before.st_mode == after.st_mode && (after.st_mode & S_ISUID) == 0);
+    CHECK(fchmod(file, 0600) == 0);
+    if (is_root) {
+        /* Another user's program: the kernel sets the time. */
+        CHECK(fchown(file, 0, 0) == -1 && seteuid(0) == 0 && fchown(file, 0, 0) == 0);
+        CHECK(futimens(file, old) == 0 && seteuid(65534) == 0);
+        CHECK(pwrite(file, model, 100000, 0) == 100000 && fstat(file, &after) == 0 && after.st_mtime > 1000);
+        CHECK(seteuid(0) == 0);
+    }
     CHECK(close(file) == 0 && close(kernel) == 0);
 }
 
