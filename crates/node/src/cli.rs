@@ -15,6 +15,7 @@ pub mod lab;
 pub mod namespace;
 pub mod password_hash;
 pub mod progress;
+pub mod run;
 pub mod serve;
 pub mod sim;
 
@@ -67,6 +68,8 @@ enum CliCommand {
     PasswordHash,
     /// Show which features of this machine are used, which are not and why, and how to enable them
     Doctor(doctor::DoctorArgs),
+    /// Start a program whose copies, and whose reads and writes of persistent memory, the mover does
+    Run(run::RunArgs),
     /// Put load on a live node or a device and measure latencies
     Bench(bench::BenchArgs),
     /// Run the simulator
@@ -107,6 +110,7 @@ fn dispatch(command: CliCommand) -> Result<(), CommandFailure> {
         CliCommand::Lab(args) => lab::run(args),
         CliCommand::PasswordHash => password_hash::run(),
         CliCommand::Doctor(args) => doctor::run(&args),
+        CliCommand::Run(args) => run::run(args),
         CliCommand::Bench(args) => bench::run(&args),
         CliCommand::Completions { shell } => {
             let mut script = Vec::new();

@@ -13,3 +13,4 @@ pub mod daemon;
 pub mod doctor;
 pub mod kv;
 pub mod load;
+pub mod preload;

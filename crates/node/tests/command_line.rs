@@ -42,7 +42,7 @@ fn missing_or_unknown_command_prints_help_and_exits_with_2() {
 
 #[test]
 fn every_command_has_help_with_exit_code_0() {
-    for command in ["serve", "kv", "bench", "device", "doctor", "sim", "lab", "completions"] {
+    for command in ["serve", "kv", "run", "bench", "device", "doctor", "sim", "lab", "completions"] {
         let output = headwater(&[command, "--help"]);
         assert_eq!(output.status.code(), Some(0), "{command}");
         assert!(String::from_utf8_lossy(&output.stdout).contains("Usage:"), "{command}");
