@@ -131,7 +131,8 @@ pub fn find_program(name: &OsStr) -> Result<PathBuf, PreloadError> {
         vec![PathBuf::from(name)]
     } else {
         let folders = std::env::var_os("PATH").unwrap_or_default();
-        std::env::split_paths(&folders).map(|folder| folder.join(name)).collect()
+        // An empty folder is the current one; a name without a folder would be looked for in PATH again.
+        std::env::split_paths(&folders).map(|folder| Path::new(".").join(folder).join(name)).collect()
     };
     let found = candidates.into_iter().find(is_program);
     found.ok_or_else(|| PreloadError::NoProgram { name: name.to_string_lossy().into_owned() })

@@ -187,6 +187,18 @@ fn files_without_dax_are_left_to_the_kernel() {
 }
 
 #[test]
+fn descriptors_that_ask_for_more_than_a_mapping_are_left_to_the_kernel() {
+    let program = CProgram::compile("descriptors", &[]).with("HEADWATER_PRELOAD_FILES", "any");
+    // The report exists although the program wrote over its environment.
+    let counters = program.run(&["file", "plain"], "descriptors did what they promise");
+    assert_eq!((counters["mapped_writes"], counters["mapped_reads"]), (0, 50), "{counters:?}");
+    assert!(counters["maps_plain"] == 1 && counters["maps_removed"] == 0, "{counters:?}");
+    std::fs::remove_file(program.path("report")).unwrap();
+    let counters = program.run(&["file", "synchronous"], "descriptors did what they promise");
+    assert_eq!((counters["mapped_writes"], counters["kernel_flags"]), (0, 50), "{counters:?}");
+}
+
+#[test]
 fn files_that_are_shortened_end_no_program() {
     let program = CProgram::compile("truncation", &[]).with("HEADWATER_PRELOAD_FILES", "any");
     let counters = program.run(&["file", "1500"], "shortened files ended no program");

@@ -16,9 +16,12 @@
 
 use super::counters::{COUNTERS, count};
 use super::fault_fixup::{PageGone, is_guarded, load, store};
-use super::mapped_files::{FileIdentity, FreshMapping, MappingUse, find, forget, is_empty, keep};
+use super::mapped_files::{
+    AccessWanted, FileIdentity, FreshMapping, MappingUse, find, forget, is_empty, keep, unmap,
+};
 use rustix::fs::{
-    AtFlags, OFlags, SealFlags, Statx, StatxAttributes, StatxFlags, fcntl_get_seals, fcntl_getfl, statx,
+    AtFlags, OFlags, SealFlags, Statx, StatxAttributes, StatxFlags, fcntl_get_seals, fcntl_getfl, fstatfs,
+    statx,
 };
 use rustix::mm::{MapFlags, ProtFlags, mmap};
 use std::ffi::c_int;
@@ -100,8 +103,11 @@ unsafe fn transfer_mapped(range: ProgramRange, direction: TransferDirection) -> 
         // SAFETY: as above.
         TransferDirection::Write => unsafe { store(place, range.buffer, bytes) },
     };
-    drop(mapping);
     copied.map_err(|PageGone| LeftToKernel)?;
+    if direction == TransferDirection::Write {
+        commit_length(file, &mapping, start + bytes)?;
+    }
+    drop(mapping);
     let (calls, sum) = match direction {
         TransferDirection::Read => (&COUNTERS.mapped_reads, &COUNTERS.mapped_read_bytes),
         TransferDirection::Write => (&COUNTERS.mapped_writes, &COUNTERS.mapped_write_bytes),
@@ -124,8 +130,10 @@ fn check_flags(file: BorrowedFd<'_>, direction: TransferDirection) -> Result<boo
         TransferDirection::Read => mode == OFlags::RDONLY || mode == OFlags::RDWR,
         TransferDirection::Write => mode == OFlags::WRONLY || mode == OFlags::RDWR,
     };
-    // A write behind O_APPEND ignores its offset; O_DIRECT has rules of alignment; O_SYNC makes the times durable too.
-    let is_synchronous = flags.contains(OFlags::SYNC);
+    // A write behind O_APPEND ignores its offset; O_DIRECT has rules of alignment; O_SYNC makes the times durable too, and
+    // O_DSYNC more than a mapping without MAP_SYNC.
+    let maps_any = MAPS_ANY_FILE.load(Ordering::Relaxed);
+    let is_synchronous = flags.contains(OFlags::SYNC) || maps_any && flags.intersects(OFlags::SYNC);
     let is_special = flags.intersects(OFlags::DIRECT | OFlags::PATH)
         || direction == TransferDirection::Write && (flags.contains(OFlags::APPEND) || is_synchronous);
     if !may || is_special {
@@ -178,10 +186,16 @@ fn mapping_of(
     direction: TransferDirection,
 ) -> Result<MappingUse, LeftToKernel> {
     let identity = identity_of(status);
-    if let Some(used) = find(identity, end, direction == TransferDirection::Write) {
+    let wanted = match direction {
+        TransferDirection::Read => AccessWanted::Read,
+        TransferDirection::Write if may_write => AccessWanted::Write,
+        TransferDirection::Write => AccessWanted::WriteOfAnother,
+    };
+    let size = usize::try_from(status.stx_size).unwrap_or(usize::MAX);
+    if let Some(used) = find(identity, end, wanted) {
+        used.lower_file_bytes(size);
         return Ok(used);
     }
-    let size = usize::try_from(status.stx_size).unwrap_or(usize::MAX);
     let whole = size.checked_next_multiple_of(MAPPING_UNIT);
     let Some(bytes) = whole.and_then(|whole| whole.checked_add(whole.min(GROWTH_MAX))) else {
         return left(&COUNTERS.kernel_range);
@@ -202,13 +216,37 @@ fn mapping_of(
     let synchronous = map(MapFlags::SHARED_VALIDATE | MapFlags::SYNC);
     let counter = if synchronous.is_ok() { &COUNTERS.maps_sync } else { &COUNTERS.maps_plain };
     let mapped = match synchronous {
-        Err(_) if MAPS_ANY_FILE.load(Ordering::Relaxed) => map(MapFlags::SHARED),
+        Err(_) if MAPS_ANY_FILE.load(Ordering::Relaxed) && is_coherent(file) => map(MapFlags::SHARED),
         result => result,
     };
     let Ok(start) = mapped else { return left(&COUNTERS.maps_refused) };
     count(counter, 1);
-    let mapping = FreshMapping { start: start.addr(), bytes, is_writable: may_write };
+    let mapping = FreshMapping { start: start.addr(), bytes, is_writable: may_write, file_bytes: size };
+    if status_of(file).is_none_or(|now| identity_of(&now) != identity) {
+        // The descriptor became that of another file since it was looked at.
+        unmap(mapping);
+        return left(&COUNTERS.kernel_file);
+    }
     keep(identity, mapping).map_or_else(|| left(&COUNTERS.kernel_full), Ok)
+}
+
+/// The file systems of which a plain mapping shows what `pread` shows, and where device and inode are one file: not those
+/// over others (overlayfs), over a network or over a program (FUSE). By the `f_type` of ext4, XFS, Btrfs, tmpfs and F2FS.
+const COHERENT: [u64; 5] = [0xEF53, 0x5846_5342, 0x9123_683E, 0x0102_1994, 0xF2F5_2010];
+
+fn is_coherent(file: BorrowedFd<'_>) -> bool {
+    fstatfs(file).is_ok_and(|found| u64::try_from(found.f_type).is_ok_and(|kind| COHERENT.contains(&kind)))
+}
+
+/// Makes a write durable that ends behind the length which the file had when it was mapped: the kernel commits a new length
+/// only where a page is written first.
+fn commit_length(file: BorrowedFd<'_>, mapping: &MappingUse, end: usize) -> Result<(), LeftToKernel> {
+    if end <= mapping.file_bytes() {
+        return Ok(());
+    }
+    rustix::fs::fdatasync(file).or_else(|_| left(&COUNTERS.kernel_file))?;
+    mapping.raise_file_bytes(end);
+    Ok(())
 }
 
 /// Notes the time of a change, as the kernel does before it writes: unless the file has the present time already.

@@ -41,6 +41,8 @@ struct MappedFile {
     start: AtomicUsize,
     bytes: AtomicUsize,
     is_writable: AtomicBool,
+    /// The length of the file that is known to be committed, or was when it was mapped.
+    file_bytes: AtomicUsize,
 }
 
 static FILES: [MappedFile; MAPPED_FILES_MAX] = [const {
@@ -51,6 +53,7 @@ static FILES: [MappedFile; MAPPED_FILES_MAX] = [const {
         start: AtomicUsize::new(0),
         bytes: AtomicUsize::new(0),
         is_writable: AtomicBool::new(false),
+        file_bytes: AtomicUsize::new(0),
     }
 }; MAPPED_FILES_MAX];
 
@@ -63,6 +66,18 @@ pub(super) struct FreshMapping {
     pub(super) start: usize,
     pub(super) bytes: usize,
     pub(super) is_writable: bool,
+    /// The length of the file.
+    pub(super) file_bytes: usize,
+}
+
+/// The access that a transfer needs of a mapping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AccessWanted {
+    Read,
+    /// By a descriptor that can be mapped for writing.
+    Write,
+    /// By one that cannot: only a mapping of another descriptor serves.
+    WriteOfAnother,
 }
 
 /// A mapping in use. It is not unmapped before this is dropped.
@@ -75,6 +90,21 @@ impl MappingUse {
     /// Returns the address of the file's first byte.
     pub(super) fn start(&self) -> usize {
         self.file.start.load(Ordering::Relaxed)
+    }
+
+    /// Returns the length of the file that needs no commit.
+    pub(super) fn file_bytes(&self) -> usize {
+        self.file.file_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Notes the present length: one that grows again may need another commit.
+    pub(super) fn lower_file_bytes(&self, size: usize) {
+        self.file.file_bytes.fetch_min(size, Ordering::Relaxed);
+    }
+
+    /// Notes that the file's length is committed as far as this.
+    pub(super) fn raise_file_bytes(&self, end: usize) {
+        self.file.file_bytes.fetch_max(end, Ordering::Relaxed);
     }
 }
 
@@ -129,7 +159,7 @@ impl MappedFile {
         if self.gate.compare_exchange(RETIRED, BUSY, Ordering::AcqRel, Ordering::Relaxed).is_err() {
             return;
         }
-        unmap(self.start.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed));
+        unmap_range(self.start.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed));
         FILES_USED.fetch_sub(1, Ordering::Relaxed);
         self.gate.store(EMPTY, Ordering::Release);
     }
@@ -143,25 +173,27 @@ impl MappedFile {
         self.start.store(mapping.start, Ordering::Relaxed);
         self.bytes.store(mapping.bytes, Ordering::Relaxed);
         self.is_writable.store(mapping.is_writable, Ordering::Relaxed);
+        self.file_bytes.store(mapping.file_bytes, Ordering::Relaxed);
         self.gate.store(LIVE | 1, Ordering::Release);
         Some(MappingUse { file: self })
     }
 }
 
-/// Returns a mapping of the file that has its first `end` bytes, for writing if `is_writable`. One that does not suffice is
-/// retired.
-pub(super) fn find(identity: FileIdentity, end: usize, is_writable: bool) -> Option<MappingUse> {
+/// Returns a mapping of the file that has its first `end` bytes, with the access wanted. One that does not suffice is retired,
+/// unless the caller cannot make a better one.
+pub(super) fn find(identity: FileIdentity, end: usize, wanted: AccessWanted) -> Option<MappingUse> {
     if FILES_USED.load(Ordering::Relaxed) == 0 {
         return None;
     }
     for file in &FILES {
         let Some(used) = file.acquire(identity) else { continue };
-        let suffices = end <= file.bytes.load(Ordering::Relaxed)
-            && (!is_writable || file.is_writable.load(Ordering::Relaxed));
-        if suffices {
+        let is_allowed = wanted == AccessWanted::Read || file.is_writable.load(Ordering::Relaxed);
+        if end <= file.bytes.load(Ordering::Relaxed) && is_allowed {
             return Some(used);
         }
-        file.retire();
+        if wanted != AccessWanted::WriteOfAnother {
+            file.retire();
+        }
     }
     None
 }
@@ -178,7 +210,7 @@ pub(super) fn keep(identity: FileIdentity, mapping: FreshMapping) -> Option<Mapp
         fill()
     });
     if kept.is_none() {
-        unmap(mapping.start, mapping.bytes);
+        unmap(mapping);
     }
     kept
 }
@@ -197,7 +229,12 @@ pub(super) fn is_empty() -> bool {
     FILES_USED.load(Ordering::Relaxed) == 0
 }
 
-fn unmap(start: usize, bytes: usize) {
+/// Unmaps a mapping that is not kept.
+pub(super) fn unmap(FreshMapping { start, bytes, .. }: FreshMapping) {
+    unmap_range(start, bytes);
+}
+
+fn unmap_range(start: usize, bytes: usize) {
     // SAFETY: the range is a mapping of this library without users: no copy works on it, and nothing else knows it.
     // A kernel that refuses leaves the mapping, which is then only lost.
     let _ = unsafe { munmap(std::ptr::without_provenance_mut(start), bytes) };
@@ -213,7 +250,7 @@ mod tests {
         // SAFETY: the kernel chooses the address of a mapping that only the place knows.
         let start =
             unsafe { mmap_anonymous(std::ptr::null_mut(), 4_096, ProtFlags::READ, MapFlags::PRIVATE) };
-        FreshMapping { start: start.unwrap().addr(), bytes: 4_096, is_writable: false }
+        FreshMapping { start: start.unwrap().addr(), bytes: 4_096, is_writable: false, file_bytes: 4_096 }
     }
 
     /// Returns true if the kernel knows a mapping at this address.
@@ -236,17 +273,23 @@ mod tests {
         let identity = |inode| FileIdentity { device: 7, inode };
         let fresh = mapping();
         let first = keep(identity(1), fresh).unwrap();
-        assert_eq!(find(identity(1), 4_096, false).unwrap().start(), fresh.start);
-        assert!(find(identity(2), 1, false).is_none());
-        assert!(find(FileIdentity { device: 8, inode: 1 }, 1, false).is_none());
+        assert_eq!(find(identity(1), 4_096, AccessWanted::Read).unwrap().start(), fresh.start);
+        assert!(find(identity(2), 1, AccessWanted::Read).is_none());
+        assert!(find(FileIdentity { device: 8, inode: 1 }, 1, AccessWanted::Read).is_none());
         // A mapping that is too short, or not writable, is retired and lives until its last use ends.
-        assert!(find(identity(1), 4_097, false).is_none());
-        assert!(find(identity(1), 1, false).is_none());
+        assert!(find(identity(1), 4_097, AccessWanted::Read).is_none());
+        assert!(find(identity(1), 1, AccessWanted::Read).is_none());
         assert!(is_mapped(fresh.start) && removed() == 0);
+        first.raise_file_bytes(5_000);
+        assert_eq!(first.file_bytes(), 5_000);
+        first.lower_file_bytes(4_500);
+        first.raise_file_bytes(4_400);
+        assert_eq!(first.file_bytes(), 4_500);
         drop(first);
         assert!(removed() == 1 && is_empty());
         drop(keep(identity(1), mapping()).unwrap());
-        assert!(find(identity(1), 1, true).is_none() && removed() == 2);
+        assert!(find(identity(1), 1, AccessWanted::WriteOfAnother).is_none() && removed() == 1);
+        assert!(find(identity(1), 1, AccessWanted::Write).is_none() && removed() == 2);
 
         // Between the look at a place and its use, the place gets another file.
         drop(keep(identity(1), mapping()).unwrap());
@@ -275,7 +318,9 @@ mod tests {
             (0..files).map(|inode| keep(identity(inode), mapping()).unwrap()).collect();
         assert!(keep(identity(99), mapping()).is_none() && removed() == 3 + 3 * files);
         (0..files).for_each(|inode| forget(identity(inode)));
-        assert!(!is_empty() && find(identity(3), 1, false).is_none() && removed() == 3 + 3 * files);
+        assert!(
+            !is_empty() && find(identity(3), 1, AccessWanted::Read).is_none() && removed() == 3 + 3 * files
+        );
         drop(uses);
         assert!(is_empty() && removed() == 3 + 4 * files);
 
@@ -290,7 +335,7 @@ mod tests {
                             0 => forget(file),
                             1 => drop(keep(file, mapping())),
                             _ => {
-                                let Some(used) = find(file, 1, false) else { continue };
+                                let Some(used) = find(file, 1, AccessWanted::Read) else { continue };
                                 assert!(used.file.is(file) && is_mapped(used.start()));
                             }
                         }

@@ -10,12 +10,14 @@ use super::memory_functions::{COMPARE_BYTES, STREAM_BYTES};
 use super::next_functions::find_all;
 use super::settings::{MappedKinds, PreloadSettings, names_dax};
 use rustix::fs::{Mode, OFlags, open};
-use std::ffi::{c_char, c_int};
-use std::ptr;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::ffi::{CStr, c_char, c_int};
+use std::sync::atomic::{AtomicU8, Ordering};
 
-/// The path of the report, or null.
-static REPORT_PATH: AtomicPtr<c_char> = AtomicPtr::new(ptr::null_mut());
+/// The longest path of a report, with the zero behind it.
+const PATH_BYTES: usize = 4_096;
+
+/// The path of the report; empty without one. A copy, because programs write their title over their environment.
+static REPORT_PATH: [AtomicU8; PATH_BYTES] = [const { AtomicU8::new(0) }; PATH_BYTES];
 
 #[cfg(not(test))]
 #[used]
@@ -37,8 +39,9 @@ extern "C" fn start(_count: c_int, _arguments: *const *const c_char, environment
     }
     // SAFETY: the C library passes the environment of the process to every function of this section.
     let settings = unsafe { PreloadSettings::read(environment) };
-    if let Some(path) = settings.report {
-        REPORT_PATH.store(path.as_ptr().cast_mut(), Ordering::Release);
+    let path = settings.report.map(CStr::to_bytes).filter(|path| path.len() < PATH_BYTES);
+    for (byte, kept) in path.unwrap_or_default().iter().zip(&REPORT_PATH) {
+        kept.store(*byte, Ordering::Relaxed);
     }
     STREAM_BYTES.store(settings.stream_bytes, Ordering::Relaxed);
     COMPARE_BYTES.store(settings.compare_bytes, Ordering::Relaxed);
@@ -90,12 +93,14 @@ fn has_dax_mount() -> bool {
 
 /// Runs when the program ends: appends the counters to the report.
 extern "C" fn end() {
-    let path = REPORT_PATH.load(Ordering::Acquire);
-    if path.is_null() {
+    let mut path = [0_u8; PATH_BYTES];
+    for (byte, kept) in path.iter_mut().zip(&REPORT_PATH) {
+        *byte = kept.load(Ordering::Relaxed);
+    }
+    let Ok(path) = CStr::from_bytes_until_nul(&path) else { return };
+    if path.is_empty() {
         return;
     }
-    // SAFETY: the path is a string of the environment, which lives as long as the process.
-    let path = unsafe { std::ffi::CStr::from_ptr(path) };
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND | OFlags::CLOEXEC;
     let Ok(report) = open(path, flags, Mode::from_raw_mode(0o644)) else { return };
     let mut text = ReportText { bytes: [0; 2_048], length: 0 };
