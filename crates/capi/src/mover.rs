@@ -155,7 +155,8 @@ pub extern "C" fn hw_mover_wait(
 }
 
 /// Takes a started job that has ended and that no thread waits for, and writes it to `job`: its ticket ends, and it has its
-/// results. Never waits. HW_CODE_WOULD_BLOCK: there is none, or a further thread uses the mover now.
+/// results. Never waits. HW_CODE_WOULD_BLOCK: there is none, or a further thread uses the mover now. A thread in hw_mover_wait
+/// waits from its first look at the mover until the call returns.
 ///
 /// # Safety
 /// A `job` that is neither null nor misaligned is valid for a write.
@@ -169,9 +170,10 @@ pub unsafe extern "C" fn hw_mover_poll(mover: *mut MoverHandle, job: *mut *mut M
     })
 }
 
-/// Writes to `descriptor` the number of a file descriptor that is readable while a started job of the mover has ended and was
-/// not taken, for poll(2) and epoll(7); hw_mover_poll takes the job. A work queue has no interrupt: while one has a job, the
-/// descriptor is readable all the time. It belongs to the mover, which closes it: do not read it and do not close it.
+/// Writes to `descriptor` the number of a file descriptor, for poll(2) and epoll(7), that is readable while a started job of
+/// the mover has ended, was not taken, and no thread waits for it; hw_mover_poll takes the job. A work queue has no interrupt:
+/// while one has a job, the descriptor is readable all the time. It belongs to the mover, which closes it: do not read it and
+/// do not close it.
 ///
 /// # Safety
 /// A `descriptor` that is neither null nor misaligned is valid for a write.

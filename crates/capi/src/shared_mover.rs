@@ -4,8 +4,9 @@
 //!  start --> started --ended--> kept --wait or poll--> results in the job of C, the memories are the program's again
 //!  wait:  look under the lock; asleep without it, on an eventfd of its own and on the descriptors of all channels
 //! ```
-//! Input: jobs of C, tickets. Output: results in the jobs. Invariant: a started job is taken once. A thread that takes what
-//! channels ended, and resets their descriptors, wakes every thread that sleeps on them.
+//! Input: jobs of C, tickets. Output: results in the jobs. Invariant: a started job is taken once, and never by a poll while a
+//! thread waits for it: from its first look until it returns. A thread that takes what channels ended, and resets their
+//! descriptors, wakes every thread that sleeps on them.
 //!
 //! # Lock order
 //! The slot of a mover, then the state of the mover, then the slots of jobs and tickets.
@@ -76,14 +77,21 @@ struct StartedMove {
     running: RunningJob,
     /// The job, once it has ended.
     ended: Option<MoveJob>,
-    /// Threads that wait for it.
+    /// Threads that wait for it, awake or asleep.
     waiters: usize,
 }
 
-/// The descriptor that is readable while a started job has ended and was not taken.
+impl StartedMove {
+    /// Returns true if a poll may take it.
+    fn is_for_polls(&self) -> bool {
+        self.ended.is_some() && self.waiters == 0
+    }
+}
+
+/// The descriptor that is readable while a poll may find a job.
 #[derive(Debug)]
 struct EndedLine {
-    /// Readable while an ended job is kept, or the channels must be polled.
+    /// Readable while an ended job is kept that no thread waits for, or the channels must be polled.
     kept: WakeDescriptor,
     /// Readable while `kept` or a channel is.
     set: WakeSet,
@@ -192,11 +200,11 @@ impl SharedMover {
         if !ptr::eq(Arc::as_ptr(&mover), self) {
             return Err(MoveCallError::OtherMover.into());
         }
+        let mut waiting = WaitingThread { shared: self, id, is_counted: false };
         let begun = self.clock.now();
         loop {
             let waited = self.clock.now().since(begun);
-            let sleep = self.with(|state| state.take_or_sleep(id, waited, longest))?;
-            match sleep {
+            match waiting.look(waited, longest)? {
                 TakeOutcome::Taken(started, job) => {
                     started.running.finish(*job);
                     return Ok(());
@@ -205,7 +213,7 @@ impl SharedMover {
                 TakeOutcome::Sleep { number, wake, until } => {
                     self.channels.sleep(&wake, until);
                     self.with(|state| {
-                        state.end_sleep(id, number, wake);
+                        state.end_sleep(number, wake);
                         Ok(())
                     })?;
                 }
@@ -229,7 +237,7 @@ impl SharedMover {
         Ok(started.running.finish(job))
     }
 
-    /// Returns the descriptor that is readable while a job has ended that was not taken. It belongs to the mover.
+    /// Returns the descriptor that is readable while a poll may find a job. It belongs to the mover.
     pub(crate) fn ended_descriptor(&self) -> Result<RawFd, CallError> {
         self.with(|state| {
             if state.ended_line.is_none() {
@@ -241,6 +249,48 @@ impl SharedMover {
             let line = state.ended_line.as_ref().ok_or(CallError::NotOpen("mover"))?;
             Ok(line.set.as_fd().as_raw_fd())
         })
+    }
+}
+
+/// A thread that waits for a job. It counts from its first look until it returns, so that no poll takes the job from it.
+struct WaitingThread<'a> {
+    shared: &'a SharedMover,
+    id: u64,
+    is_counted: bool,
+}
+
+impl WaitingThread<'_> {
+    /// Looks for the job: takes it, or says how the wait goes on. With an error the wait has ended.
+    fn look(&mut self, waited: Nanos, longest: Nanos) -> Result<TakeOutcome, CallError> {
+        let id = self.id;
+        let was_counted = std::mem::replace(&mut self.is_counted, true);
+        let outcome = self.shared.with(|state| {
+            if !was_counted {
+                state.add_waiter(id);
+            }
+            let outcome = state.take_or_sleep(id, waited, longest);
+            if outcome.is_err() {
+                state.remove_waiter(id);
+                // A job that has ended by now is one for polls.
+                state.settle();
+            }
+            outcome
+        });
+        self.is_counted = matches!(outcome, Ok(TakeOutcome::Spin | TakeOutcome::Sleep { .. }));
+        outcome
+    }
+}
+
+impl Drop for WaitingThread<'_> {
+    /// Ends the wait of a thread that panics, or whose mover cannot be used.
+    fn drop(&mut self) {
+        if self.is_counted {
+            // A mover that is closed has no job any more.
+            let _ = self.shared.with(|state| {
+                state.remove_waiter(self.id);
+                Ok(())
+            });
+        }
     }
 }
 
@@ -299,9 +349,10 @@ impl MoverState {
             return;
         }
         let next = self.prepare_next_end();
-        let (running, ended) = self.started_jobs();
+        let (running, _) = self.started_jobs();
+        let has_any = self.started.iter().any(StartedMove::is_for_polls);
         let Some(line) = &mut self.ended_line else { return };
-        let must_keep = ended > 0 || running > 0 && next == NextEnd::Polled;
+        let must_keep = has_any || running > 0 && next == NextEnd::Polled;
         if must_keep != line.is_kept {
             // The eventfd is open and its counter is far from full, so that neither call fails.
             let _ = if must_keep { line.kept.wake() } else { line.kept.take().map(drop) };
@@ -336,9 +387,23 @@ impl MoverState {
     /// Takes any job that has ended and that no thread waits for.
     fn take_any(&mut self) -> Option<(StartedMove, MoveJob)> {
         self.settle();
-        let at = self.started.iter().position(|started| started.ended.is_some() && started.waiters == 0)?;
+        let at = self.started.iter().position(StartedMove::is_for_polls)?;
         let job = self.started[at].ended.take()?;
         Some(self.take(at, job))
+    }
+
+    /// Counts one more thread that waits for a job, if the job was not taken.
+    fn add_waiter(&mut self, id: u64) {
+        if let Some(started) = self.started.iter_mut().find(|started| started.id == id) {
+            started.waiters += 1;
+        }
+    }
+
+    /// Counts one thread less that waits for a job, if the job was not taken.
+    fn remove_waiter(&mut self, id: u64) {
+        if let Some(started) = self.started.iter_mut().find(|started| started.id == id) {
+            started.waiters -= 1;
+        }
     }
 
     /// Takes a started job if it has ended, or prepares the sleep of the thread that waits for it.
@@ -351,7 +416,6 @@ impl MoverState {
             return Ok(TakeOutcome::Taken(started, Box::new(job)));
         }
         if waited >= longest {
-            self.settle();
             return Err(MoveCallError::NotEnded { waited }.into());
         }
         if waited < SPIN_BEFORE_SLEEP {
@@ -364,7 +428,6 @@ impl MoverState {
         };
         let number = self.next_id();
         self.sleepers.push((number, wake.clone()));
-        self.started[at].waiters += 1;
         let rest = longest.since(waited);
         let until = match self.prepare_next_end() {
             NextEnd::Signalled => rest,
@@ -374,12 +437,9 @@ impl MoverState {
         Ok(TakeOutcome::Sleep { number, wake, until })
     }
 
-    /// Ends the sleep of a thread that waits for a job.
-    fn end_sleep(&mut self, id: u64, number: u64, wake: WakeDescriptor) {
+    /// Ends the sleep of a thread, which may wait on.
+    fn end_sleep(&mut self, number: u64, wake: WakeDescriptor) {
         self.sleepers.retain(|(sleeper, _)| *sleeper != number);
-        if let Some(started) = self.started.iter_mut().find(|started| started.id == id) {
-            started.waiters -= 1;
-        }
         // A wake-up that came late would end the next sleep at once.
         let _ = wake.take();
         self.spare.push(wake);

@@ -22,6 +22,8 @@ const LATER: Nanos = Nanos::from_millis(1);
 struct HeldJobs {
     jobs: VecDeque<(u64, MoveJob)>,
     ended: usize,
+    /// Looks of the mover that do not find the ended jobs yet.
+    late_looks: usize,
     panics: bool,
 }
 
@@ -70,6 +72,10 @@ impl MoveChannel for HeldChannel {
 
     fn poll(&mut self, _now: Nanos) -> Option<EndedJob> {
         let mut held = self.held();
+        if held.late_looks > 0 {
+            held.late_looks -= 1;
+            return None;
+        }
         held.ended = held.ended.checked_sub(1)?;
         let (token, job) = held.jobs.pop_front().unwrap();
         Some(EndedJob { token, job, end: JobEnd::Abandoned, elapsed: Nanos(1) })
@@ -137,10 +143,15 @@ fn code<T>(outcome: Result<T, CallError>) -> ResultCode {
     outcome.map_or_else(|error| error.code(), |_| ResultCode::Ok)
 }
 
-/// Looks for a job as a thread that has waited for a while.
-fn sleep(shared: &SharedMover, ticket: *mut MoveTicketHandle) -> Option<(u64, WakeDescriptor, Nanos)> {
+/// Returns a thread that has called `wait` and not looked yet.
+fn waiting_for(shared: &SharedMover, ticket: *mut MoveTicketHandle) -> WaitingThread<'_> {
     let id = TICKETS.with(ticket, |open| Ok(open.id)).unwrap();
-    match shared.with(|state| state.take_or_sleep(id, LATER, FOREVER)).unwrap() {
+    WaitingThread { shared, id, is_counted: false }
+}
+
+/// Looks for a job as a thread that has waited for a while.
+fn sleep(waiting: &mut WaitingThread<'_>) -> Option<(u64, WakeDescriptor, Nanos)> {
+    match waiting.look(LATER, FOREVER).unwrap() {
         TakeOutcome::Sleep { number, wake, until } => Some((number, wake, until)),
         TakeOutcome::Taken(..) | TakeOutcome::Spin => None,
     }
@@ -152,6 +163,11 @@ fn is_readable(descriptor: &impl std::os::fd::AsFd) -> bool {
 
 fn is_line_readable(shared: &SharedMover) -> bool {
     shared.ended_descriptor().unwrap();
+    is_line_readable_now(shared)
+}
+
+/// Looks at the descriptor and does nothing for it.
+fn is_line_readable_now(shared: &SharedMover) -> bool {
     let state = shared.lock();
     is_readable(&state.as_ref().unwrap().ended_line.as_ref().unwrap().set)
 }
@@ -172,8 +188,10 @@ fn a_thread_that_takes_what_has_ended_wakes_every_thread_that_sleeps() {
         let shared = share(&channel);
         let (first, second) = (job(), job());
         let (first_ticket, second_ticket) = (shared.start(first).unwrap(), shared.start(second).unwrap());
-        let (one, one_wake, until) = sleep(&shared, first_ticket).unwrap();
-        let (two, two_wake, _) = sleep(&shared, second_ticket).unwrap();
+        let [mut first_wait, mut second_wait] =
+            [first_ticket, second_ticket].map(|ticket| waiting_for(&shared, ticket));
+        let (one, one_wake, until) = sleep(&mut first_wait).unwrap();
+        let (two, two_wake, _) = sleep(&mut second_wait).unwrap();
         assert_eq!(until, if has_interrupts { FOREVER.since(LATER) } else { QUEUE_NAP });
         assert_eq!(
             (one_wake.take(), two_wake.take()),
@@ -185,18 +203,19 @@ fn a_thread_that_takes_what_has_ended_wakes_every_thread_that_sleeps() {
         settle(&shared);
         assert!(!is_readable(&shared.channels));
         assert!(is_readable(&one_wake) && is_readable(&two_wake));
-        let first_id = TICKETS.with(first_ticket, |open| Ok(open.id)).unwrap();
-        let second_id = TICKETS.with(second_ticket, |open| Ok(open.id)).unwrap();
         // A job that a thread waits for is not given to a poll.
         assert_eq!(code(shared.poll()), ResultCode::WouldBlock);
         shared
             .with(|state| {
-                state.end_sleep(first_id, one, one_wake);
-                state.end_sleep(second_id, two, two_wake);
+                state.end_sleep(one, one_wake);
+                state.end_sleep(two, two_wake);
                 assert!(state.sleepers.is_empty() && state.spare.iter().all(|wake| !is_readable(wake)));
                 Ok(())
             })
             .unwrap();
+        // The threads are awake, and wait on.
+        assert_eq!(code(shared.poll()), ResultCode::WouldBlock);
+        drop((first_wait, second_wait));
         assert_eq!(shared.poll().unwrap(), first);
         assert!(
             matches!(result(first), Ok(StepResult::Crc32c(_))) && code(result(second)) == ResultCode::Busy
@@ -218,7 +237,8 @@ fn the_end_of_a_ticket_wakes_the_second_thread_that_waits_for_it() {
     let channel = HeldChannel::new(true);
     let shared = share(&channel);
     let ticket = shared.start(job()).unwrap();
-    let (_, wake, _) = sleep(&shared, ticket).unwrap();
+    let mut waiting = waiting_for(&shared, ticket);
+    let (_, wake, _) = sleep(&mut waiting).unwrap();
     channel.end();
     settle(&shared);
     wake.take().unwrap();
@@ -238,7 +258,7 @@ fn the_descriptor_is_readable_from_the_end_of_a_job_until_it_is_taken() {
         assert_eq!(code(shared.poll()), ResultCode::WouldBlock);
         assert_eq!(is_line_readable(&shared), !has_interrupts);
         channel.end();
-        assert!(is_readable(&shared.lock().as_ref().unwrap().ended_line.as_ref().unwrap().set));
+        assert!(is_line_readable_now(&shared));
         settle(&shared);
         assert!(is_line_readable(&shared));
         shared.wait(tickets[0], Nanos::ZERO).unwrap();
@@ -246,6 +266,45 @@ fn the_descriptor_is_readable_from_the_end_of_a_job_until_it_is_taken() {
         channel.end();
         assert_eq!(shared.poll().unwrap(), jobs[1]);
         assert!(!is_line_readable(&shared));
+    }
+}
+
+#[test]
+fn a_job_stays_with_the_thread_that_waits_for_it_awake() {
+    for has_interrupts in [true, false] {
+        let channel = HeldChannel::new(has_interrupts);
+        let shared = share(&channel);
+        let jobs = [job(), job()];
+        let tickets = jobs.map(|job| shared.start(job).unwrap());
+        assert_eq!(is_line_readable(&shared), !has_interrupts);
+        let mut waiting = waiting_for(&shared, tickets[0]);
+        assert!(matches!(waiting.look(Nanos::ZERO, FOREVER), Ok(TakeOutcome::Spin)));
+        channel.end();
+        assert_eq!(code(shared.poll()), ResultCode::WouldBlock);
+        // The poller may sleep, and would not be woken for a job that it cannot take.
+        assert_eq!(is_line_readable_now(&shared), !has_interrupts);
+        assert!(matches!(waiting.look(Nanos::ZERO, FOREVER), Ok(TakeOutcome::Taken(..))));
+        assert_eq!(code(shared.wait(tickets[0], FOREVER)), ResultCode::Handle);
+        channel.end();
+        assert_eq!(shared.poll().unwrap(), jobs[1]);
+    }
+}
+
+#[test]
+fn a_job_whose_waiting_thread_gives_up_is_one_for_polls() {
+    for has_interrupts in [true, false] {
+        let channel = HeldChannel::new(has_interrupts);
+        let shared = share(&channel);
+        let started = job();
+        let ticket = shared.start(started).unwrap();
+        assert_eq!(is_line_readable(&shared), !has_interrupts);
+        // The last look of the thread does not find the job, the end of its call does.
+        channel.held().late_looks = 1;
+        channel.end();
+        assert_eq!(code(shared.wait(ticket, Nanos::ZERO)), ResultCode::Timeout);
+        assert!(is_line_readable_now(&shared));
+        assert_eq!(shared.poll().unwrap(), started);
+        assert!(!is_line_readable_now(&shared));
     }
 }
 
