@@ -125,10 +125,12 @@ impl MoveEngines {
 
     /// Does a job, parts of it on channels, and returns when all of it is done.
     pub(super) fn run(&mut self, job: &mut MoveJob) {
-        let split = if job.may_split() { JobSplit::Allowed } else { JobSplit::Forbidden };
-        let shape = shape_of(job, split);
+        let mut shape = shape_of(job, JobSplit::Forbidden);
         if self.policy.is_below_threshold(&shape) {
             return run(job);
+        }
+        if job.may_split() {
+            shape.split = JobSplit::Allowed;
         }
         let begun = self.clock.now();
         let apart = begun.since(std::mem::replace(&mut self.last_run, begun));

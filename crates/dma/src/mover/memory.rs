@@ -11,6 +11,12 @@ use bytes::Bytes;
 use headwater_host::lent_bytes::LentBytes;
 use headwater_host::shared_memory::SharedMemory;
 
+#[cfg(test)]
+thread_local! {
+    /// The looks of this thread for two handles to one mapping: of one memory, or of a pair.
+    pub(super) static LOOKS_FOR_ONE_MAPPING: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
 /// A memory of a job.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -86,7 +92,19 @@ impl MoveMemory {
 
     /// Returns true if both are handles to one shared memory.
     pub(super) fn is_same(&self, other: &Self) -> bool {
+        #[cfg(test)]
+        LOOKS_FOR_ONE_MAPPING.set(LOOKS_FOR_ONE_MAPPING.get() + 1);
         matches!((self, other), (Self::Shared(one), Self::Shared(other)) if one.is_same(other))
+    }
+
+    /// Returns the address of shared memory, which all handles to one mapping have; `None` for a memory of another kind.
+    pub(super) fn mapping_address(&self) -> Option<usize> {
+        #[cfg(test)]
+        LOOKS_FOR_ONE_MAPPING.set(LOOKS_FOR_ONE_MAPPING.get() + 1);
+        match self {
+            Self::Shared(region) => Some(region.address()),
+            _ => None,
+        }
     }
 
     /// Returns true if another [`handle`](Self::handle) to the same bytes can be had.

@@ -37,13 +37,6 @@ impl MoveJob {
     /// memories are one.
     pub(super) fn may_split(&self) -> bool {
         let [first, .., last] = &self.steps[..] else { return false };
-        let mut before = &self.memories[..];
-        while let [memories @ .., memory] = before {
-            if memories.iter().any(|other| memory.is_same(other)) {
-                return false;
-            }
-            before = memories;
-        }
         let mut is_free = true;
         let mut check = |range: MemoryRange| {
             let memory = range.start.memory;
@@ -56,7 +49,14 @@ impl MoveJob {
         };
         first.for_each_read(&mut check);
         first.for_each_write(&mut check);
-        is_free
+        is_free && !self.names_a_mapping_twice()
+    }
+
+    fn names_a_mapping_twice(&self) -> bool {
+        let mut addresses: Vec<usize> =
+            self.memories.iter().filter_map(MoveMemory::mapping_address).collect();
+        addresses.sort_unstable();
+        addresses.windows(2).any(|pair| pair[0] == pair[1])
     }
 
     /// Splits the steps from `at` on off, as a job. Returns `None`, and changes nothing, if both parts need the same private

@@ -2,10 +2,12 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails if its setup fails")]
 
+use super::memory::LOOKS_FOR_ONE_MAPPING;
 use super::policy::{CacheWrites, ChannelTraits, OperationSet};
 use super::*;
 use bytes::Bytes;
 use headwater_host::copy::crc32c;
+use headwater_host::lent_bytes::LentBytes;
 use headwater_host::shared_memory::SharedMemory;
 use headwater_host::sync::{AtomicBool, Ordering};
 
@@ -261,6 +263,66 @@ fn two_handles_to_one_shared_memory_are_one_memory() {
     job.add_step(copy(0, 4_096, 8_192));
     assert_eq!(mover.run(&mut job), Err(InvalidStep::Overlap { step: 2, memory: second }));
     assert!(job.results().is_empty(), "nothing was done");
+}
+
+#[test]
+fn a_run_looks_at_each_memory_once_and_below_the_threshold_at_none() {
+    let mut job = MoveJob::new();
+    let shared = SharedMemory::anonymous(4_096).unwrap();
+    for nth in 0..100 {
+        let memory: MoveMemory = match nth {
+            0 => shared.clone().into(),
+            50 | 99 => SharedMemory::anonymous(4_096).unwrap().into(),
+            _ => vec![0; 64].into(),
+        };
+        let memory = job.add_memory(memory);
+        job.add_step(MoveStep::Fill { to: MemoryPlace::new(memory, 0).range(64), value: 7 });
+    }
+    for (threshold, looks_max, is_split) in [(1 << 20, 0, false), (1, 100, true)] {
+        let channels = vec![FaultyChannel::boxed(ChannelFault::Stuck)];
+        let config = PolicyConfig { threshold_bytes: [threshold; 4], ..eager() };
+        let mut mover = Mover::with_channels(channels, config, Clock::start());
+        let looks = LOOKS_FOR_ONE_MAPPING.get();
+        mover.run(&mut job).unwrap();
+        let looks = LOOKS_FOR_ONE_MAPPING.get() - looks;
+        assert!(looks <= looks_max, "{looks} looks with a threshold of {threshold} bytes");
+        assert_eq!(mover.channel_counters().channel_jobs > 0, is_split);
+        assert_eq!(job.results(), vec![StepResult::Done; 100]);
+    }
+    assert!(job.may_split());
+    // One mapping by two handles, also if one of them keeps a value too.
+    for second in [shared.clone(), shared.clone().kept_with(Box::new(()))] {
+        job.add_memory(second);
+        assert!(!job.may_split());
+        job.memories.pop();
+    }
+    assert!(job.may_split());
+}
+
+#[test]
+fn steps_of_one_shared_memory_are_split_and_those_of_one_lent_memory_are_not() {
+    let lent = LentBytes::from(vec![0_u8; 4_096].leak());
+    let memories: [(MoveMemory, bool); 2] =
+        [(SharedMemory::anonymous(4_096).unwrap().into(), true), (lent.into(), false)];
+    for (memory, is_split) in memories {
+        let mut job = MoveJob::new();
+        let memory = job.add_memory(memory);
+        for quarter in 0..4_u8 {
+            let to = MemoryPlace::new(memory, usize::from(quarter) * 1_024).range(1_024);
+            job.add_step(MoveStep::Fill { to, value: quarter });
+        }
+        // The CPU and the channel are alike, so that a job that can be split is.
+        let even = PolicyConfig { cpu_bytes_per_ns: 1.0, channel_bytes_per_ns: 1.0, ..eager() };
+        let channel = FaultyChannel::boxed(ChannelFault::Reordered);
+        let mut mover = Mover::with_channels(vec![channel], even, Clock::start());
+        mover.policy_mut().unwrap().freeze();
+        mover.run(&mut job).unwrap();
+        let mut bytes = vec![9; 4_096];
+        job.memories()[0].copy_in(0, &mut bytes);
+        assert!(bytes.iter().enumerate().all(|(at, byte)| usize::from(*byte) == at / 1_024));
+        let counters = mover.channel_counters();
+        assert_eq!((1..4_096).contains(&counters.channel_bytes), is_split, "{counters:?}");
+    }
 }
 
 #[test]
