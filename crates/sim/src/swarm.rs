@@ -43,6 +43,8 @@ const FRESH_KINDS: &[u64] = &[
     CHECK_SEEDS + PART_SEEDS + GATHER_SEEDS,
     0,
     ACROSS_SEEDS + BATCH_CLEAR_SEEDS,
+    0,
+    EXTENT_SEEDS + PART_SEEDS + GATHER_SEEDS,
 ];
 
 /// The seeds of a swarm, and its end.

@@ -16,6 +16,8 @@ const FRONT_END: FrontEndId = FrontEndId(1);
 const WALL: UnixMillis = UnixMillis(1_000_000);
 /// Time that the thread of the clients takes for a reply and the next write.
 const TURN: Nanos = Nanos(4_000);
+/// Bytes of a value that lies in extents.
+const VALUE_BYTES: u64 = 600_000;
 /// Writes of each client.
 const WRITES: u32 = 100;
 
@@ -100,6 +102,52 @@ fn one_flush_serves_all_clients_that_are_active() {
             "{clients} clients: {gathered:?} with, {at_once:?} without"
         );
         assert!(gathered.duration < at_once.duration, "{clients} clients: {gathered:?}, {at_once:?}");
+    }
+}
+
+#[test]
+fn writes_that_wait_for_room_find_it_although_a_commit_waits_for_commands() {
+    for seed in 0..12 {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let media = SimMedia::new(SimMediaConfig::new(FILE, random.u32(64..120)));
+        let config = DeviceConfig {
+            commit_gathering: Nanos::from_millis(5),
+            frames_max: 1_024,
+            ..DeviceConfig::default()
+        };
+        let start = StartTime { now: Nanos::ZERO, wall: WALL };
+        let mut device = SsdDevice::open(media, config, start, &mut |_| {}).unwrap();
+        let mut now = Nanos::from_millis(1_000);
+        let mut values = 0_u64;
+        let (mut sent, mut in_flight) = (0_u64, VecDeque::new());
+        // The device is filled with values in extents, and then overwrites them beside short values.
+        while sent < 600 || !in_flight.is_empty() {
+            let has_room = device.stats().live_bytes + 12 * VALUE_BYTES < device.stats().capacity_bytes;
+            while sent < 600 && in_flight.len() < if has_room { 1 } else { 6 } {
+                let is_long = has_room || random.u8(..3) == 0;
+                values += u64::from(has_room);
+                let number = if has_room { values } else { random.u64(1..=values) };
+                let key = format!("{}-{number}", if is_long { "long" } else { "short" }).into();
+                let value = vec![7; usize::try_from(if is_long { VALUE_BYTES } else { 100 }).unwrap()].into();
+                let (condition, expiry) = (WriteCondition::Always, RecordExpiry::Never);
+                let store = SsdCommand::Store { key, value, condition, expiry };
+                device.submit(FRONT_END, NamespaceId::FIRST, sent, store).unwrap();
+                in_flight.push_back(sent);
+                sent += 1;
+                if has_room {
+                    break;
+                }
+            }
+            let moved = device.poll(now, WALL);
+            while let Some(completion) = device.next_completion(FRONT_END) {
+                assert_eq!(completion.status, Status::SUCCESS, "seed {seed}: {:?}", device.stats());
+                in_flight.retain(|token| *token != completion.token);
+            }
+            if !moved && let Some(next) = device.next_deadline() {
+                now = now.max(next);
+            }
+        }
+        assert!(values > 10 && device.stats().erases > 100, "seed {seed}: the device was never full");
     }
 }
 

@@ -125,6 +125,12 @@ const ONCE_BROKEN: &[(u64, &str)] = &[
         "a speculative read showed a part of a batch after the medium had failed",
     ),
     (PART_SEEDS + 1_795_643_686_300_745, "the same with deletes"),
+    (
+        235_982_973_477_384_149,
+        "a commit that waited for commands was due in the past, and time did not advance",
+    ),
+    (235_982_973_477_394_259, "the same in the first boot"),
+    (235_982_973_477_394_619, "the same with three commands in flight"),
 ];
 
 #[test]

@@ -22,7 +22,7 @@ impl<M: Media> SsdDevice<M> {
     pub fn next_deadline(&self) -> Option<Nanos> {
         let limits = self.throttle.next_start();
         let of_ftl =
-            [self.ftl.victim_retry_at(), self.ftl.idle_record_due(), self.ftl.commit_gathers_until()];
+            [self.ftl.victim_retry_at(), self.ftl.idle_record_due(), self.ftl.commit_gathers_until(self.now)];
         let of_ftl = of_ftl.into_iter().flatten().chain(self.ftl.media().next_event());
         self.interval_due.into_iter().chain(limits).chain(of_ftl).min()
     }

@@ -481,10 +481,8 @@ impl<M: Media> SsdDevice<M> {
     /// Fails the first operation in the room queue if no stage has work left or in flight, so that no room can become
     /// free. Returns true if it did.
     pub(super) fn fail_if_stuck(&mut self, moved: bool) -> bool {
-        let stuck = !moved
-            && !self.ftl.is_log_reserved()
-            && self.ftl.is_idle()
-            && self.ftl.victim_retry_at().is_none();
+        let stuck =
+            !moved && !self.ftl.is_log_reserved() && self.ftl.is_idle() && !self.ftl.waits_for_time(self.now);
         let Some(&at) = self.schedule.waiting_for_room.front().filter(|_| stuck) else {
             return false;
         };

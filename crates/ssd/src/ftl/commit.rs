@@ -58,9 +58,14 @@ impl<M: Media> Ftl<M> {
         self.commit.set_gathering(span);
     }
 
-    /// Returns the time until which a commit that should start waits for more commands.
-    pub(crate) fn commit_gathers_until(&self) -> Option<Nanos> {
-        self.commit.gathers_until().filter(|_| !self.health.is_closing)
+    /// Returns the time until which a commit that should start waits for more commands; `None` once that has passed.
+    pub(crate) fn commit_gathers_until(&self, now: Nanos) -> Option<Nanos> {
+        self.commit.gathers_until().filter(|until| *until > now && !self.health.is_closing)
+    }
+
+    /// Returns true if a commit that should start, or a repeated read of the collector, waits for its time.
+    pub(crate) fn waits_for_time(&self, now: Nanos) -> bool {
+        self.commit_gathers_until(now).is_some() || self.victim_retry_at().is_some()
     }
 
     /// Requests a commit, even if nothing was appended.
@@ -112,7 +117,7 @@ impl<M: Media> Ftl<M> {
             return false;
         }
         match self.commit.state() {
-            CommitState::Idle if self.commit_gathers_until().is_some_and(|until| until > now) => false,
+            CommitState::Idle if self.commit_gathers_until(now).is_some() => false,
             CommitState::Idle if self.commit.is_due() => self.begin_commit(now),
             CommitState::Idle => self.write_idle_record(now),
             CommitState::Programming(target)
@@ -231,11 +236,8 @@ impl<M: Media> Ftl<M> {
         }
         let needs_commit = self.commit.witnessed().tick < self.flash.log().end().tick;
         if self.commit.is_idle() && needs_commit {
-            self.commit.request_sequence(self.last_sequence());
-            let due = self.commit.is_due();
-            if !due {
-                self.commit.request_commit();
-            }
+            // One that waits for more commands begins at once.
+            self.commit.request_commit();
         }
         needs_checkpoint || needs_commit
     }

@@ -69,14 +69,18 @@ impl<M: Media> Ftl<M> {
     /// if it did.
     fn request_witness(&mut self, witnessed: Sequence) -> bool {
         let awaited = self.collector.evacuated.awaited_witness().filter(|awaited| *awaited > witnessed);
-        let is_idle = self.commit.state() == CommitState::Idle && !self.commit.is_due();
+        let is_idle = self.commit.state() == CommitState::Idle;
         let free = self.blocks().free_count() + self.blocks().erasing_count();
         if awaited.is_none() || !is_idle || free > self.needed_blocks() || self.is_log_reserved() {
             return false;
         }
-        self.commit.request_sequence(self.last_sequence());
+        let was_due = self.commit.is_due();
+        if !was_due {
+            self.commit.request_sequence(self.last_sequence());
+        }
+        // One that waits for more commands begins at once.
         self.commit.request_commit();
-        true
+        !was_due
     }
 
     /// Requests a commit if blocks are short and emptied ones wait for one: what was moved out of them is durable then.

@@ -168,8 +168,8 @@ impl<M: Media> Ftl<M> {
                     break;
                 }
                 Err(stall) => {
-                    if let StallReason::Pages(_) = stall {
-                        self.collector.pages.wait();
+                    if let StallReason::Pages(pages) = &stall {
+                        self.collector.pages.wait(pages.len());
                     }
                     return Err(stall);
                 }
@@ -195,7 +195,7 @@ impl<M: Media> Ftl<M> {
         let high = self.wanted_blocks() + STOP_ABOVE_LOW;
         if in_sight >= high {
             // Blocks not free yet may wait for a flush: a demand dropped too early would be requested again and again.
-            if self.blocks().free_count() >= high {
+            if self.blocks().free_count() >= self.needed_blocks() + STOP_ABOVE_LOW {
                 self.collector.requested_blocks = 0;
             }
             return None;
@@ -217,7 +217,9 @@ impl<M: Media> Ftl<M> {
         match victim {
             Some(_) => self.collector.round.victims += 1,
             None if self.request_victims() => {}
-            None => _ = self.give_up_longest_held(),
+            // For more free blocks than are needed no reader loses its value.
+            None if in_sight <= self.needed_blocks() => _ = self.give_up_longest_held(),
+            None => {}
         }
         victim
     }
@@ -231,7 +233,7 @@ impl<M: Media> Ftl<M> {
         let Some(mut victim) = self.collector.victim else {
             return Ok(false);
         };
-        if self.blocks().cost(victim.block) == 0 {
+        if self.is_garbage(&victim) {
             // Nothing in it, or in the rest of it, is needed: its pages are not read.
             self.finish_victim(victim.block);
             return Ok(false);
@@ -283,6 +285,15 @@ impl<M: Media> Ftl<M> {
         }
         self.collector.victim = Some(victim);
         Ok(true)
+    }
+
+    /// Returns true if the rest of a victim holds nothing that is needed, as far as that is known without a long look:
+    /// tombstones are looked at once a page.
+    fn is_garbage(&self, victim: &VictimCursor) -> bool {
+        let entry = self.blocks().get(victim.block);
+        let has_tombstones =
+            || entry.tombstone_bytes > 0 && (victim.offset > 0 || self.blocks().cost(victim.block) > 0);
+        entry.live_bytes == 0 && self.collector.pages.is_quiet() && !has_tombstones()
     }
 
     /// Returns a stall with every uncached page of the victim if the next page is not cached.

@@ -13,6 +13,8 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Debug, Default)]
 pub(super) struct VictimPages {
     waits: bool,
+    /// Reads that were requested and have not ended.
+    in_flight: usize,
     /// Pages with a pin of the collector, one entry a pin.
     pinned: Vec<PageAddress>,
     /// Pages that could not be read, also when repeated.
@@ -41,9 +43,15 @@ impl VictimPages {
         self.failed.contains(&page)
     }
 
-    /// Makes collection wait for pages.
-    pub(super) fn wait(&mut self) {
+    /// Makes collection wait for the reads of so many pages.
+    pub(super) fn wait(&mut self, pages: usize) {
         self.waits = true;
+        self.in_flight += pages;
+    }
+
+    /// Returns true if no read of the collector is in flight, whose pin a victim that ends now would not release.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.in_flight == 0
     }
 
     /// Returns true if collection waits for a page, or for the time of a repeated read.
@@ -60,6 +68,7 @@ impl<M: Media> Ftl<M> {
     pub(crate) fn end_victim_read(&mut self, page: PageAddress, result: ReadResult, now: Nanos) {
         let pages = &mut self.collector.pages;
         pages.waits = false;
+        pages.in_flight -= 1;
         match result {
             ReadResult::Pinned => pages.pinned.push(page),
             ReadResult::Outdated => {}

@@ -14,8 +14,8 @@ impl BlockTable {
     #[must_use]
     pub fn cost(&self, block: BlockId) -> u32 {
         let entry = self.get(block);
-        let kept = if entry.tombstone_sequence < self.watermark() { 0 } else { entry.tombstone_bytes };
-        entry.live_bytes + kept
+        let is_kept = entry.tombstone_bytes > 0 && entry.tombstone_sequence >= self.watermark();
+        entry.live_bytes + if is_kept { entry.tombstone_bytes } else { 0 }
     }
 
     /// Returns the next block to collect, by policy: closed, opened in front of the window of the checkpoint that counts
