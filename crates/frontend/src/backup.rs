@@ -25,8 +25,9 @@ use headwater_ssd::media::file::image::FileImage;
 use message::{
     BackupRequest, BackupStatus, CopiedBlock, KnownBlock, SnapshotBlockEntry, SnapshotHeader, SnapshotRecord,
 };
-use rustix::event::epoll;
+use rustix::event::{Timespec, epoll};
 use std::io::{ErrorKind, Read as _, Write as _};
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -37,6 +38,9 @@ use zerocopy::{FromBytes as _, IntoBytes as _};
 const PIECE_BYTES: usize = 64 << 10;
 /// Time after which sending is tried again while the client's socket is full, and the state of a snapshot is looked at.
 const RETRY_PERIOD: Nanos = Nanos::from_millis(1);
+
+/// The event data of the listener.
+const LISTENER: u64 = 0;
 
 /// The backup front end of a device on a flash file.
 #[derive(Debug)]
@@ -92,7 +96,7 @@ impl BackupFrontEnd {
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
         listener.set_nonblocking(true)?;
         let readiness = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let accept_pause = AcceptPause::watch(&readiness, &listener, 0)?;
+        let accept_pause = AcceptPause::watch(&readiness, &listener, LISTENER)?;
         Ok(Self {
             path,
             listener,
@@ -102,6 +106,18 @@ impl BackupFrontEnd {
             last_poll: Nanos::ZERO,
             draining: false,
         })
+    }
+
+    /// Returns true if a client may wait to be accepted. The core asks before each sleep, and a call of `accept` without a
+    /// client costs several times as much: it makes a socket first.
+    fn has_arrival(&self) -> bool {
+        let nothing = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let mut buffer = [const { MaybeUninit::<epoll::Event>::uninit() }; 2];
+        let is_listener = |event: &epoll::Event| event.data.u64() == LISTENER;
+        match epoll::wait(&self.readiness, &mut buffer, Some(&nothing)) {
+            Ok((events, _)) => events.iter().any(is_listener) || self.accept_pause.deadline().is_some(),
+            Err(_) => true,
+        }
     }
 
     fn accept_client(&mut self, now: Nanos) -> bool {
@@ -116,7 +132,8 @@ impl BackupFrontEnd {
                 return false;
             }
         };
-        let watched = || epoll::add(readiness, &stream, epoll::EventData::new_u64(1), epoll::EventFlags::IN);
+        let watched =
+            || epoll::add(readiness, &stream, epoll::EventData::new_u64(LISTENER + 1), epoll::EventFlags::IN);
         if self.client.is_some() || self.draining || stream.set_nonblocking(true).is_err() {
             // A new socket has room for a status; a client that is gone needs none.
             let _ = stream.write(&BackupStatus::RefusedBusy.encode());
@@ -131,7 +148,7 @@ impl BackupFrontEnd {
 impl FrontEnd<SsdDevice<FileMedia>> for BackupFrontEnd {
     fn poll(&mut self, device: &mut SsdDevice<FileMedia>, now: Nanos, _wall: UnixMillis) -> bool {
         self.last_poll = now;
-        let accepted = self.accept_client(now);
+        let accepted = self.has_arrival() && self.accept_client(now);
         let Some(client) = &mut self.client else {
             return accepted;
         };
