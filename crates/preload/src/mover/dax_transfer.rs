@@ -231,7 +231,7 @@ fn mapping_of(
 }
 
 /// The file systems of which a plain mapping shows what `pread` shows, and where device and inode are one file: not those
-/// over others (overlayfs), over a network or over a program (FUSE). By the `f_type` of ext4, XFS, Btrfs, tmpfs and F2FS.
+/// over another one (overlayfs), over a network or over a program (FUSE). By the `f_type` of ext4, XFS, Btrfs, tmpfs and F2FS.
 const COHERENT: [u64; 5] = [0xEF53, 0x5846_5342, 0x9123_683E, 0x0102_1994, 0xF2F5_2010];
 
 fn is_coherent(file: BorrowedFd<'_>) -> bool {
