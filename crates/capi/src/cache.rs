@@ -7,7 +7,7 @@ use crate::call_error::CallError;
 use crate::client_buffers::ClientBuffers;
 use crate::code::ResultCode;
 use crate::device_memory::{AllocationError, allocate_buffer};
-use crate::ffi::{OutPointer, check_pointer, run_call};
+use crate::ffi::{OutPointer, read_sized, run_call, write_sized};
 use crate::handle::{HANDLES, IoHandle, OpenHandle};
 use crate::handle_table::HandleTable;
 use crate::queue::{QUEUES, QueueHandle};
@@ -128,14 +128,8 @@ impl HwCacheConfig {
     /// A pointer that is neither null nor misaligned points to a `usize`; if its value is the length of a
     /// [`HwCacheConfig`], the pointer points to a `HwCacheConfig`.
     unsafe fn read(config: *const Self) -> Result<Self, CallError> {
-        check_pointer(config, "config")?;
-        // SAFETY: the caller promises a `usize` at this address, which is not null and aligned.
-        let got = unsafe { config.cast::<usize>().read() };
-        if got != size_of::<Self>() {
-            return Err(CallError::StructLength { got, want: size_of::<Self>() });
-        }
-        // SAFETY: aligned, and of the length that the caller promises.
-        Ok(unsafe { config.read() })
+        // SAFETY: the caller's promise.
+        unsafe { read_sized(config, "config") }
     }
 
     fn validate(&self) -> Result<CacheConfig, CallError> {
@@ -218,15 +212,8 @@ pub unsafe extern "C" fn hw_cache_config_init(
     config_bytes: usize,
     bytes: u64,
 ) -> ResultCode {
-    run_call(|| {
-        if config_bytes != size_of::<HwCacheConfig>() {
-            return Err(CallError::StructLength { got: config_bytes, want: size_of::<HwCacheConfig>() });
-        }
-        // SAFETY: the caller's promise, for the length just compared.
-        let out = unsafe { OutPointer::at(config, "config") }?;
-        out.write(HwCacheConfig::new(bytes));
-        Ok(())
-    })
+    // SAFETY: the caller's promise.
+    run_call(|| unsafe { write_sized(config, config_bytes, "config", HwCacheConfig::new(bytes)) })
 }
 
 /// Creates a cache over a queue, for several threads, and writes it to `out`. Its memory is that of the queue's device.

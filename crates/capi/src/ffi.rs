@@ -65,6 +65,43 @@ pub(crate) fn check_pointer<T>(pointer: *const T, name: &'static str) -> Result<
     if pointer.is_aligned() { Ok(()) } else { Err(CallError::Misaligned(name)) }
 }
 
+/// Reads a struct of C whose first field is its length, a `usize`.
+///
+/// # Safety
+/// A pointer that is neither null nor misaligned points to a `usize`; if its value is the length of a `T`, the pointer points
+/// to one.
+pub(crate) unsafe fn read_sized<T: Copy>(pointer: *const T, name: &'static str) -> Result<T, CallError> {
+    check_pointer(pointer, name)?;
+    // SAFETY: the caller promises a `usize` at this address, which is not null and aligned.
+    let got = unsafe { pointer.cast::<usize>().read() };
+    check_length::<T>(got)?;
+    // SAFETY: aligned, and of the length that the caller promises.
+    Ok(unsafe { pointer.read() })
+}
+
+/// Writes a struct of which C passed the length.
+///
+/// # Safety
+/// A pointer that is neither null nor misaligned is valid for writes of `bytes` bytes.
+pub(crate) unsafe fn write_sized<T>(
+    pointer: *mut T,
+    bytes: usize,
+    name: &'static str,
+    value: T,
+) -> Result<(), CallError> {
+    check_length::<T>(bytes)?;
+    // SAFETY: the caller's promise, for the length just compared.
+    let out = unsafe { OutPointer::at(pointer, name) }?;
+    out.write(value);
+    Ok(())
+}
+
+/// Checks the length of a struct that C passed.
+fn check_length<T>(got: usize) -> Result<(), CallError> {
+    let want = size_of::<T>();
+    if got == want { Ok(()) } else { Err(CallError::StructLength { got, want }) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

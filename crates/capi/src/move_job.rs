@@ -125,10 +125,7 @@ pub unsafe extern "C" fn hw_move_job_add_memory(
         let allowed = MemoryUse::of(access)?;
         // SAFETY: the caller's promise about the bytes while the job runs.
         let named = unsafe { JobMemory::of_program(memory.cast(), bytes, allowed) }?;
-        JOBS.with(job, |open| {
-            out.write(narrow(open.idle()?.add_memory(named)?));
-            Ok(())
-        })
+        add_to(job, named, out)
     })
 }
 
@@ -157,10 +154,15 @@ pub unsafe extern "C" fn hw_move_job_add_buffer(
             open.buffers.find(buffer.addr(), bytes).ok_or(CallError::BufferForeign)
         })?;
         let named = JobMemory::of_device(found, allowed)?;
-        JOBS.with(job, |open| {
-            out.write(narrow(open.idle()?.add_memory(named)?));
-            Ok(())
-        })
+        add_to(job, named, out)
+    })
+}
+
+/// Adds a memory to a job that does not run, and writes its number.
+fn add_to(job: *mut MoveJobHandle, memory: JobMemory, number: OutPointer<u32>) -> Result<(), CallError> {
+    JOBS.with(job, |open| {
+        number.write(narrow(open.idle()?.add_memory(memory)?));
+        Ok(())
     })
 }
 

@@ -4,7 +4,7 @@
 //! its memory and what it writes is apart from what it reads, so that a job with it can be run.
 
 use crate::call_error::CallError;
-use crate::ffi::check_pointer;
+use crate::ffi::read_sized;
 use crate::job_memory::JobMemory;
 use crate::move_error::MoveCallError;
 use headwater_dma::mover::{InvalidStep, MemoryPlace, MemoryRange, MoveStep};
@@ -62,14 +62,8 @@ impl HwMoveStep {
     /// A pointer that is neither null nor misaligned points to a `usize`; if its value is the length of an [`HwMoveStep`],
     /// the pointer points to one.
     pub(crate) unsafe fn read(step: *const Self) -> Result<Self, CallError> {
-        check_pointer(step, "step")?;
-        // SAFETY: the caller promises a `usize` at this address, which is not null and aligned.
-        let got = unsafe { step.cast::<usize>().read() };
-        if got != size_of::<Self>() {
-            return Err(CallError::StructLength { got, want: size_of::<Self>() });
-        }
-        // SAFETY: aligned, and of the length that the caller promises.
-        Ok(unsafe { step.read() })
+        // SAFETY: the caller's promise.
+        unsafe { read_sized(step, "step") }
     }
 
     /// Returns the step as the mover takes it; it is step `number` of a job with `memories`.

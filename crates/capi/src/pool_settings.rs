@@ -6,7 +6,7 @@
 use crate::call_error::CallError;
 use crate::code::ResultCode;
 use crate::config::{bytes, parse_preset};
-use crate::ffi::{OutPointer, check_pointer, run_call};
+use crate::ffi::{read_sized, run_call, write_sized};
 use headwater::PoolSettings;
 use headwater::host::clock::Nanos;
 use std::ffi::c_char;
@@ -68,14 +68,8 @@ impl HwPoolSettings {
         if settings.is_null() {
             return Ok(PoolSettings::default());
         }
-        check_pointer(settings, "settings")?;
-        // SAFETY: the caller promises a `usize` at this address, which is not null and aligned.
-        let got = unsafe { settings.cast::<usize>().read() };
-        if got != size_of::<Self>() {
-            return Err(CallError::StructLength { got, want: size_of::<Self>() });
-        }
-        // SAFETY: aligned, and of the length that the caller promises.
-        let passed = unsafe { settings.read() };
+        // SAFETY: the caller's promise.
+        let passed = unsafe { read_sized(settings, "settings") }?;
         if passed.reserved != 0 {
             let value = passed.reserved.into();
             return Err(CallError::InvalidValue { field: "reserved", value, choice: "0" });
@@ -105,16 +99,8 @@ pub unsafe extern "C" fn hw_pool_settings_init(
     settings: *mut HwPoolSettings,
     settings_bytes: usize,
 ) -> ResultCode {
-    run_call(|| {
-        let want = size_of::<HwPoolSettings>();
-        if settings_bytes != want {
-            return Err(CallError::StructLength { got: settings_bytes, want });
-        }
-        // SAFETY: the caller's promise, for the length just compared.
-        let out = unsafe { OutPointer::at(settings, "settings") }?;
-        out.write(HwPoolSettings::unset());
-        Ok(())
-    })
+    // SAFETY: the caller's promise.
+    run_call(|| unsafe { write_sized(settings, settings_bytes, "settings", HwPoolSettings::unset()) })
 }
 
 #[cfg(test)]
