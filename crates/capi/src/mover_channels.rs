@@ -127,6 +127,7 @@ fn open_work_queues(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use headwater_testkit::work_queue_folders::make_work_queue;
 
     #[test]
     fn names_of_work_queues_are_read_and_everything_else_is_refused() {
@@ -157,20 +158,7 @@ mod tests {
         for text in ["all", "wq0.0", "software,all"] {
             assert!(refused(text, &roots).contains("modprobe idxd"), "{text}");
         }
-        let device = root.path().join("sys/bus/dsa/devices/dsa0");
-        let queue = device.join("wq0.0");
-        std::fs::create_dir_all(&queue).unwrap();
-        std::fs::write(device.join("op_cap"), "0x1003f03ff 0x0 0x0 0x0").unwrap();
-        for (name, text) in [
-            ("state", "enabled"),
-            ("type", "user"),
-            ("mode", "shared"),
-            ("size", "16"),
-            ("max_transfer_size", "2097152"),
-            ("max_batch_size", "32"),
-        ] {
-            std::fs::write(queue.join(name), text).unwrap();
-        }
+        make_work_queue(root.path());
         assert!(refused("wq0.1", &roots).contains("work queue wq0.1 is not an enabled queue"));
         // The processor lacks the instruction, or the file is missing.
         assert!(refused("wq0.0", &roots).starts_with("work queue wq0.0: "));

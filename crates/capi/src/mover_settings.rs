@@ -5,7 +5,7 @@
 
 use crate::call_error::CallError;
 use crate::code::ResultCode;
-use crate::ffi::{OutPointer, check_pointer, run_call};
+use crate::ffi::{read_sized, run_call, write_sized};
 use crate::move_error::MoveCallError;
 use crate::mover_channels::{WorkQueueChoice, open_channels};
 use crate::pool_settings::HW_UNSET;
@@ -74,14 +74,8 @@ impl HwMoverSettings {
         if settings.is_null() {
             return Ok(Mover::default());
         }
-        check_pointer(settings, "settings")?;
-        // SAFETY: the caller promises a `usize` at this address, which is not null and aligned.
-        let got = unsafe { settings.cast::<usize>().read() };
-        if got != size_of::<Self>() {
-            return Err(CallError::StructLength { got, want: size_of::<Self>() });
-        }
-        // SAFETY: aligned, and of the length that the caller promises.
-        let passed = unsafe { settings.read() };
+        // SAFETY: the caller's promise.
+        let passed = unsafe { read_sized(settings, "settings") }?;
         if passed.reserved != 0 {
             let value = passed.reserved.into();
             return Err(CallError::InvalidValue { field: "reserved", value, choice: "0" });
@@ -97,12 +91,7 @@ impl HwMoverSettings {
     }
 
     fn policy(&self, queues: &WorkQueueChoice) -> Result<PolicyConfig, CallError> {
-        // The rates of a DSA device are those that its users published; with threads beside it, theirs are the safer start.
-        let mut policy = if self.threads == 0 && !queues.is_empty() {
-            PolicyConfig::default()
-        } else {
-            PolicyConfig::of_software_channels()
-        };
+        let mut policy = PolicyConfig::of_channels(self.threads, !queues.is_empty());
         let threshold = match self.threshold_bytes {
             HW_UNSET => LARGE_JOB_BYTES as u64,
             bytes => bytes,
@@ -158,16 +147,8 @@ pub unsafe extern "C" fn hw_mover_settings_init(
     settings: *mut HwMoverSettings,
     settings_bytes: usize,
 ) -> ResultCode {
-    run_call(|| {
-        let want = size_of::<HwMoverSettings>();
-        if settings_bytes != want {
-            return Err(CallError::StructLength { got: settings_bytes, want });
-        }
-        // SAFETY: the caller's promise, for the length just compared.
-        let out = unsafe { OutPointer::at(settings, "settings") }?;
-        out.write(HwMoverSettings::unset());
-        Ok(())
-    })
+    // SAFETY: the caller's promise.
+    run_call(|| unsafe { write_sized(settings, settings_bytes, "settings", HwMoverSettings::unset()) })
 }
 
 #[cfg(test)]

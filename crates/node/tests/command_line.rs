@@ -1,6 +1,7 @@
 //! The command line answers wrong arguments with a clear sentence and the right exit code.
 #![expect(clippy::unwrap_used, reason = "a failed set-up fails the test")]
 
+use headwater_testkit::work_queue_folders::make_work_queue;
 use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -168,24 +169,6 @@ fn refused_work_queues(root: &Path, more: &[&str]) -> String {
         .unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", complaint(&output));
     complaint(&output)
-}
-
-/// Makes the folders of a DSA device with one user queue, whose file does not exist.
-fn make_work_queue(root: &Path) {
-    let device = root.join("sys/bus/dsa/devices/dsa0");
-    let queue = device.join("wq0.0");
-    std::fs::create_dir_all(&queue).unwrap();
-    std::fs::write(device.join("op_cap"), "0x1003f03ff 0x0 0x0 0x0").unwrap();
-    for (name, text) in [
-        ("state", "enabled"),
-        ("type", "user"),
-        ("mode", "shared"),
-        ("size", "16"),
-        ("max_transfer_size", "2097152"),
-        ("max_batch_size", "32"),
-    ] {
-        std::fs::write(queue.join(name), text).unwrap();
-    }
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Fixtures that the tests of several crates share: an NVMe machine with faults, a fake subsystem, one suite of device
-//! behaviour, a compiler of C programs, files of memory that can shrink, a writer of flash files of version 1.
+//! behaviour, a compiler of C programs, files of memory that can shrink, a writer of flash files of version 1, folders of a DSA
+//! device.
 //!
 //! Only `[dev-dependencies]` name this crate. It depends on `io`, `ssd` and below; tests of `nvme` use it too, because a
 //! dev-dependency may point upwards to fixtures.
@@ -13,3 +14,4 @@ pub mod fake_subsystem;
 pub mod nvme_machine;
 pub mod unsealed_memory;
 pub mod version1_file;
+pub mod work_queue_folders;

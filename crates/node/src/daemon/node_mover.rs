@@ -32,14 +32,10 @@ pub(super) fn open_mover(config: &NodeConfig, clock: Clock, spin: Nanos) -> Resu
     if config.mover_dsa {
         open_work_queues(&mut channels)?;
     }
-    // The rates of a DSA device are those that its users published; with threads beside it, theirs are the safer start.
-    let policy = if config.mover_threads == 0 && config.mover_dsa {
-        PolicyConfig::default()
-    } else {
-        PolicyConfig::of_software_channels()
+    let policy = PolicyConfig {
+        threshold_bytes: [LARGE_JOB_BYTES as u64; MoveDirection::ALL.len()],
+        ..PolicyConfig::of_channels(config.mover_threads.into(), config.mover_dsa)
     };
-    let policy =
-        PolicyConfig { threshold_bytes: [LARGE_JOB_BYTES as u64; MoveDirection::ALL.len()], ..policy };
     Ok(Mover::with_channels(channels, policy, clock))
 }
 

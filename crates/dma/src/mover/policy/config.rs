@@ -25,6 +25,13 @@ pub struct PolicyConfig {
 }
 
 impl PolicyConfig {
+    /// Returns the settings for so many threads, and for work queues of DSA devices if there are some. The rates of a device
+    /// are those that its users published; with threads beside it, theirs are the safer start.
+    #[must_use]
+    pub fn of_channels(threads: u32, has_work_queues: bool) -> Self {
+        if threads == 0 && has_work_queues { Self::default() } else { Self::of_software_channels() }
+    }
+
     /// Returns the settings for channels that are threads: they begin as fast as the CPU of the owner, behind the time that a
     /// line takes from core to core and back.
     #[must_use]
