@@ -16,8 +16,8 @@ use headwater_host::clock::{Nanos, UnixMillis};
 
 impl<M: Media> SsdDevice<M> {
     /// Returns the next time at which the device has work without outside input: a durability interval, a command that
-    /// waits for the limits of its namespace, a read that is repeated, a commit that waits for more commands, or a simulated media event. `None` if only a command or a media
-    /// completion creates work. Expiry is wall time: see [`next_expiry`](Self::next_expiry).
+    /// waits for the limits of its namespace, a read that is repeated, a commit that waits for more commands, or a simulated
+    /// media event. `None` if only a command or a media completion creates work. Expiry is wall time: see [`next_expiry`](Self::next_expiry).
     #[must_use]
     pub fn next_deadline(&self) -> Option<Nanos> {
         let limits = self.throttle.next_start();

@@ -70,14 +70,10 @@ impl<M: Media> Ftl<M> {
     fn request_witness(&mut self, witnessed: Sequence) -> bool {
         let awaited = self.collector.evacuated.awaited_witness().filter(|awaited| *awaited > witnessed);
         let is_idle = self.commit.state() == CommitState::Idle;
-        let free = self.blocks().free_count() + self.blocks().erasing_count();
-        if awaited.is_none() || !is_idle || free > self.needed_blocks() || self.is_log_reserved() {
+        if awaited.is_none() || !is_idle || !self.needs_free_blocks() || self.is_log_reserved() {
             return false;
         }
         let was_due = self.commit.is_due();
-        if !was_due {
-            self.commit.request_sequence(self.last_sequence());
-        }
         // One that waits for more commands begins at once.
         self.commit.request_commit();
         !was_due
@@ -85,12 +81,16 @@ impl<M: Media> Ftl<M> {
 
     /// Requests a commit if blocks are short and emptied ones wait for one: what was moved out of them is durable then.
     fn request_emptied(&mut self) {
-        let free = self.blocks().free_count() + self.blocks().erasing_count();
-        if free <= self.needed_blocks()
-            && let Some(barrier) = self.collector.evacuated.last_barrier()
+        if let Some(barrier) = self.collector.evacuated.last_barrier()
+            && self.needs_free_blocks()
         {
             self.commit.request_barrier(barrier);
         }
+    }
+
+    /// Returns true if no more blocks are free, or will be without a commit, than are needed.
+    fn needs_free_blocks(&self) -> bool {
+        self.blocks().free_count() + self.blocks().erasing_count() <= self.needed_blocks()
     }
 
     /// Returns true if fewer blocks are free, or will be, than the device wants to have ready.

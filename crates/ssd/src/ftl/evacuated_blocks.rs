@@ -91,9 +91,10 @@ impl EvacuatedBlocks {
         self.extents.back().map(|(sequence, _)| *sequence)
     }
 
-    /// Returns the barrier that frees the blocks of the log, if any wait.
+    /// Returns the barrier that frees the blocks of the log, if any wait: barriers ascend, and one that was put back in front
+    /// is durable.
     pub(super) fn last_barrier(&self) -> Option<u64> {
-        self.blocks.iter().filter_map(|block| block.barrier).max()
+        self.blocks.iter().rev().find_map(|block| block.barrier)
     }
 
     /// Returns the blocks that only what `keeps` says keeps from being erased, the longest waiting one first.
