@@ -131,6 +131,10 @@ const ONCE_BROKEN: &[(u64, &str)] = &[
     ),
     (235_982_973_477_394_259, "the same in the first boot"),
     (235_982_973_477_394_619, "the same with three commands in flight"),
+    (
+        9_225_167_833_185_249_246,
+        "a batch was compared with more records of its few hashes than device memory holds",
+    ),
 ];
 
 #[test]
