@@ -1,5 +1,5 @@
-//! Tests of what collection costs where most of what is written is replaced: one commit frees several blocks, and blocks of
-//! which nothing is needed are not read.
+//! Tests of what collection costs where most of what is written is replaced: one commit frees several blocks, and only pages
+//! with records that are needed are read.
 
 #![expect(clippy::unwrap_used, reason = "a test fails if its setup fails")]
 
@@ -26,10 +26,14 @@ struct Overwriting {
 
 impl Overwriting {
     fn start(blocks: u32) -> Self {
+        Self::with_memory(blocks, 256)
+    }
+
+    fn with_memory(blocks: u32, frames_max: usize) -> Self {
         let media = SimMedia::new(SimMediaConfig::new(FILE, blocks));
         let config = DeviceConfig {
             durability: [Durability::OnFlush; NAMESPACES],
-            frames_max: 256,
+            frames_max,
             ..DeviceConfig::default()
         };
         let start = StartTime { now: Nanos::ZERO, wall: WALL };
@@ -40,21 +44,33 @@ impl Overwriting {
     /// Overwrites the keys in turn until the device has erased so many blocks.
     fn run_until_erased(&mut self, erases: u64) {
         while self.device.stats().erases < erases {
-            let key = format!("key-{}", self.written % KEYS).into();
-            let (condition, expiry) = (WriteCondition::Always, RecordExpiry::Never);
-            let store = SsdCommand::Store { key, value: vec![7; VALUE_BYTES].into(), condition, expiry };
-            self.device.submit(FRONT_END, NamespaceId::FIRST, self.written, store).unwrap();
-            self.written += 1;
-            let completion = loop {
-                while self.device.poll(self.now, WALL) {}
-                match self.device.next_completion(FRONT_END) {
-                    Some(completion) => break completion,
-                    None => self.now = self.device.next_deadline().unwrap().max(Nanos(self.now.0 + 1)),
-                }
-            };
-            assert_eq!(completion.status, Status::SUCCESS);
+            self.store(format!("key-{}", self.written % KEYS), 7);
         }
     }
+
+    fn store(&mut self, key: String, byte: u8) {
+        let (condition, expiry) = (WriteCondition::Always, RecordExpiry::Never);
+        let value = vec![byte; VALUE_BYTES].into();
+        self.run(SsdCommand::Store { key: key.into(), value, condition, expiry });
+        self.written += 1;
+    }
+
+    fn run(&mut self, command: SsdCommand) {
+        self.device.submit(FRONT_END, NamespaceId::FIRST, self.written, command).unwrap();
+        let completion = loop {
+            while self.device.poll(self.now, WALL) {}
+            match self.device.next_completion(FRONT_END) {
+                Some(completion) => break completion,
+                None => self.now = self.device.next_deadline().unwrap().max(Nanos(self.now.0 + 1)),
+            }
+        };
+        assert_eq!(completion.status, Status::SUCCESS);
+    }
+}
+
+fn pages_of(blocks: u32) -> impl Iterator<Item = PageAddress> {
+    let pages = 0..u8::try_from(PAGES_PER_BLOCK).unwrap();
+    (0..blocks).flat_map(move |block| pages.clone().map(move |page| PageAddress::new(BlockId(block), page)))
 }
 
 #[test]
@@ -76,22 +92,51 @@ fn one_commit_frees_several_blocks_of_a_large_medium() {
 fn blocks_of_which_nothing_is_needed_are_not_read() {
     let mut load = Overwriting::start(64);
     load.run_until_erased(200);
-    let mut rng = fastrand::Rng::with_seed(3);
     let newest = load.written;
     // The keys were written again since: nothing of the blocks that hold records now is needed later.
     while load.written < newest + 2 * KEYS {
         let erases = load.device.stats().erases;
         load.run_until_erased(erases + 1);
     }
-    let media = load.device.media_mut();
-    for block in 0..64 {
-        for page in 0..PAGES_PER_BLOCK {
-            media.flip_bits(&mut rng, PageAddress::new(BlockId(block), page.try_into().unwrap()), 40);
-        }
+    let mut rng = fastrand::Rng::with_seed(3);
+    for page in pages_of(64) {
+        load.device.media_mut().flip_bits(&mut rng, page, 40);
     }
     // Each key is written before it is looked at again.
     let erases = load.device.stats().erases;
     load.run_until_erased(erases + 300);
     let stats = load.device.stats();
     assert_eq!((stats.damaged_pages, stats.damaged, stats.quarantined), (0, 0, 0), "dead blocks were read");
+}
+
+/// Checks that of a block of which one record is needed, collection reads the pages of this one only.
+#[test]
+fn only_pages_with_records_that_are_needed_are_read() {
+    const BLOCKS: u32 = 64;
+    const COLD: u64 = 40;
+    const HOT: u64 = 58;
+    let mut load = Overwriting::start(BLOCKS);
+    let overwrite = |load: &mut Overwriting, kind: &str| {
+        (0..HOT).for_each(|hot| load.store(format!("{kind}-{hot}"), 7));
+    };
+    for cold in 0..COLD {
+        load.store(format!("cold-{cold}"), 9);
+        overwrite(&mut load, "hot");
+    }
+    // The hot keys of then are looked at only where collection reads them.
+    overwrite(&mut load, "warm");
+    let mut rng = fastrand::Rng::with_seed(5);
+    let is_needed = |bytes: &[u8]| bytes.windows(8).any(|part| part == [9; 8] || part.starts_with(b"cold-"));
+    for page in pages_of(BLOCKS) {
+        let media = load.device.media_mut();
+        if media.flash().unwrap().page(page).is_some_and(|image| !is_needed(image.bytes())) {
+            media.flip_bits(&mut rng, page, 40);
+        }
+    }
+    let moved = load.device.stats().moved_bytes;
+    while load.device.stats().moved_bytes < moved + COLD * 4_000 {
+        overwrite(&mut load, "warm");
+    }
+    let stats = load.device.stats();
+    assert_eq!((stats.damaged_pages, stats.damaged, stats.quarantined), (0, 0, 0), "other pages were read");
 }

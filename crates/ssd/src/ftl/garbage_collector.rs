@@ -6,8 +6,9 @@
 //! moved only if the index names exactly its address at that moment (compare and swap); a tombstone is dropped only if
 //! no block is left that was opened before it was written.
 
+mod victim_cursor;
+
 use super::evacuated_blocks::EvacuatedBlocks;
-use super::prefetch::PREFETCH_PAGES;
 use super::space_reserve::surplus_blocks;
 use super::victim_pages::VictimPages;
 use super::{Ftl, RecordPieces, StallReason};
@@ -23,20 +24,12 @@ use crate::media::geometry::{BLOCK_DATA_BYTES, BlockId, PAGE_DATA_BYTES, PageAdd
 use crate::mutant::{Mutant, mutant};
 use headwater_host::clock::Nanos;
 use std::collections::BTreeSet;
+pub(super) use victim_cursor::VictimCursor;
 
 /// Free blocks above the low mark at which collection stops.
 const STOP_ABOVE_LOW: usize = 1;
 /// Records processed before other work gets a turn.
 const RECORDS_PER_TURN: usize = 256;
-
-/// A block being collected, and the position reached in it.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct VictimCursor {
-    pub(super) block: BlockId,
-    page: usize,
-    offset: usize,
-    continued_done: bool,
-}
 
 /// The victims since clients made garbage. When every block was one, another round would free nothing either, and a
 /// collector that cannot free as much as it should would never end.
@@ -180,8 +173,7 @@ impl<M: Media> Ftl<M> {
 
     fn choose_victim(&mut self) -> bool {
         let victim = self.next_victim();
-        self.collector.victim =
-            victim.map(|block| VictimCursor { block, page: 0, offset: 0, continued_done: false });
+        self.collector.victim = victim.map(VictimCursor::new);
         victim.is_some()
     }
 
@@ -228,23 +220,28 @@ impl<M: Media> Ftl<M> {
         self.blocks().tombstone_bytes() > self.geometry().data_bytes() / 16
     }
 
-    /// Processes the next record of the victim. Returns false when the victim is finished.
+    /// Processes the next record of the victim. Returns false when there is none, or the victim is finished.
     fn collect_next(&mut self) -> Result<bool, StallReason> {
-        let Some(mut victim) = self.collector.victim else {
+        let Some(mut victim) = self.collector.victim.take() else {
             return Ok(false);
         };
-        if self.is_garbage(&victim) {
-            // Nothing in it, or in the rest of it, is needed: its pages are not read.
-            self.finish_victim(victim.block);
+        let (block, pages) = (victim.block, usize::from(self.blocks().get(victim.block).pages));
+        // Where nothing in it, or in the rest of it, is needed, its pages are not read.
+        if self.is_garbage(&victim) || !victim.find_page(pages, |page| self.blocks().needs_page(block, page))
+        {
+            self.finish_victim(block);
             return Ok(false);
         }
-        self.check_victim_pages(victim.block, victim.page)?;
-        if victim.offset == 0 && victim.page.is_multiple_of(PREFETCH_PAGES) {
+        let result = self.collect_record(&mut victim);
+        self.collector.victim = Some(victim);
+        result.map(|()| true)
+    }
+
+    /// Processes the record at the cursor, which moves to the next one.
+    fn collect_record(&mut self, victim: &mut VictimCursor) -> Result<(), StallReason> {
+        self.check_victim_pages(victim)?;
+        if victim.takes_prefetch() {
             self.prefetch_pages(victim.block, victim.page);
-        }
-        if victim.page >= usize::from(self.blocks().get(victim.block).pages) {
-            self.finish_victim(victim.block);
-            return Ok(false);
         }
         let page = page_of(victim.block, victim.page);
         if self.collector.pages.has_failed(page) && !self.collector.pages.is_passed_over(page) {
@@ -257,8 +254,8 @@ impl<M: Media> Ftl<M> {
                 spare.order == order
             })
         else {
-            self.collector.victim = Some(VictimCursor { page: victim.page + 1, offset: 0, ..victim });
-            return Ok(true);
+            victim.end_page();
+            return Ok(());
         };
         if victim.page == 0 && !victim.continued_done {
             if spare.continues != 0
@@ -269,22 +266,19 @@ impl<M: Media> Ftl<M> {
             victim.continued_done = true;
         }
         if spare.first == NO_RECORD {
-            self.collector.victim = Some(VictimCursor { page: victim.page + 1, offset: 0, ..victim });
-            return Ok(true);
+            victim.end_page();
+            return Ok(());
         }
         let offset = victim.offset.max(victim.page * PAGE_DATA_BYTES + usize::from(spare.first));
         let address = RecordAddress::in_block(victim.block, offset);
         let next =
             self.move_record(address)?.unwrap_or((victim.page + 1) * PAGE_DATA_BYTES - offset) + offset;
-        let page_end = victim.page * PAGE_DATA_BYTES + usize::from(spare.used);
-        if next >= page_end {
-            victim.page += 1;
-            victim.offset = 0;
+        if next >= victim.page * PAGE_DATA_BYTES + usize::from(spare.used) {
+            victim.end_page();
         } else {
             victim.offset = next;
         }
-        self.collector.victim = Some(victim);
-        Ok(true)
+        Ok(())
     }
 
     /// Returns true if the rest of a victim holds nothing that is needed, as far as that is known without a long look:
@@ -296,14 +290,19 @@ impl<M: Media> Ftl<M> {
         entry.live_bytes == 0 && self.collector.pages.is_quiet() && !has_tombstones()
     }
 
-    /// Returns a stall with every uncached page of the victim if the next page is not cached.
-    fn check_victim_pages(&self, block: BlockId, from: usize) -> Result<(), StallReason> {
-        let pages = usize::from(self.blocks().get(block).pages);
+    /// Returns a stall if the next page is not cached: with every page that is not cached, and is needed, or is left.
+    fn check_victim_pages(&self, victim: &VictimCursor) -> Result<(), StallReason> {
+        let (blocks, block) = (self.blocks(), victim.block);
         let is_here = |page| self.page(page).is_some() || self.collector.pages.has_failed(page);
-        if from >= pages || is_here(page_of(block, from)) {
+        if is_here(page_of(block, victim.page)) {
             return Ok(());
         }
-        let missing = (from..pages).map(|page| page_of(block, page)).filter(|page| !is_here(*page));
+        let is_wanted = |page| match victim.is_in_needed_pages() {
+            true => blocks.needs_page(block, page),
+            false => !victim.is_done(page),
+        };
+        let wanted = (victim.page..usize::from(blocks.get(block).pages)).filter(|page| is_wanted(*page));
+        let missing = wanted.map(|page| page_of(block, page)).filter(|page| !is_here(*page));
         Err(StallReason::Pages(missing.collect()))
     }
 

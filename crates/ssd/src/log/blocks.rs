@@ -18,6 +18,7 @@ mod listing;
 mod tests;
 mod victim;
 
+use self::accounts::NeededRecords;
 use self::costs::BlockCosts;
 use crate::command::Sequence;
 use crate::limits::LOG_VALUE_BYTES_MAX;
@@ -175,6 +176,7 @@ pub struct BlockTable {
     entries: Vec<BlockEntry>,
     /// Cost of collecting each closed block.
     costs: BlockCosts,
+    needed: NeededRecords,
     dirty: VecDeque<BlockId>,
     ready: VecDeque<BlockId>,
     /// Log blocks that hold records, by order: the first one sets the watermark.
@@ -201,6 +203,7 @@ impl BlockTable {
         Self {
             entries: vec![EMPTY_ENTRY; geometry.blocks as usize],
             costs: BlockCosts::new(geometry.blocks as usize),
+            needed: NeededRecords::new(geometry.blocks as usize),
             dirty: (0..geometry.blocks).map(BlockId).collect(),
             ready: VecDeque::new(),
             by_order: BTreeMap::new(),
@@ -345,6 +348,7 @@ impl BlockTable {
         let opened =
             BlockEntry { state: BlockState::Open, order, open_sequence, usage, live_bytes, ..EMPTY_ENTRY };
         self.entries[block.index()] = opened;
+        self.needed.clear(block);
         self.live_bytes += u64::from(live_bytes);
         if usage == BlockUse::Log {
             self.by_order.insert(order, block);

@@ -1,20 +1,45 @@
 //! The bytes of each block that live records and tombstones take.
 //!
 //! Input: records that are written, replaced, removed and moved. Output: the accounts of the blocks that they lie in, and of the
-//! medium. Invariant: the live bytes of a block are those of the records that the index names there.
+//! medium. Invariant: the live bytes of a block are those of the records that the index names there. The counts of its pages
+//! only say where collection looks first.
 
 use super::{BlockEntry, BlockState, BlockTable};
 use crate::command::Sequence;
 use crate::log::record::{RecordAddress, UNIT_BYTES};
-use crate::media::geometry::{BLOCK_DATA_BYTES, BlockId};
+use crate::media::geometry::{BLOCK_DATA_BYTES, BlockId, PAGE_DATA_BYTES, PAGES_PER_BLOCK};
+
+/// The number of live records and tombstones that start in each page of each block, those that reach into a block counted in
+/// its first page. Tombstones that recovery takes from a checkpoint are not counted.
+#[derive(Debug)]
+pub(super) struct NeededRecords(Vec<[u8; PAGES_PER_BLOCK]>);
+
+impl NeededRecords {
+    /// Makes the counts of empty blocks.
+    pub(super) fn new(blocks: usize) -> Self {
+        Self(vec![[0; PAGES_PER_BLOCK]; blocks])
+    }
+
+    /// Clears the counts of a block.
+    pub(super) fn clear(&mut self, block: BlockId) {
+        self.0[block.index()] = [0; PAGES_PER_BLOCK];
+    }
+}
+
+/// The change of the number of records that a block holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RecordChange {
+    Added,
+    Removed,
+}
 
 impl BlockTable {
     /// Applies `change` to every block that a record of `units` at `address` lies in. Returns the sum of the bytes
     /// changed.
     fn change_blocks_of(
         &mut self,
-        address: RecordAddress,
-        units: u32,
+        (address, units): (RecordAddress, u32),
+        record: RecordChange,
         mut change: impl FnMut(&mut BlockEntry, u32) -> u32,
     ) -> u64 {
         let mut changed = 0;
@@ -23,6 +48,11 @@ impl BlockTable {
         let mut left = units as usize * UNIT_BYTES;
         while left > 0 {
             let here = left.min(BLOCK_DATA_BYTES - offset);
+            let needed = &mut self.needed.0[block.index()][offset / PAGE_DATA_BYTES];
+            *needed = match record {
+                RecordChange::Added => needed.saturating_add(1),
+                RecordChange::Removed => needed.saturating_sub(1),
+            };
             let entry = &mut self.entries[block.index()];
             changed += u64::from(change(entry, u32::try_from(here).unwrap_or(u32::MAX)));
             if entry.state == BlockState::Closed {
@@ -40,7 +70,7 @@ impl BlockTable {
 
     /// Adds a live record that was written.
     pub fn add_live(&mut self, address: RecordAddress, units: u32) {
-        self.live_bytes += self.change_blocks_of(address, units, |block, bytes| {
+        self.live_bytes += self.change_blocks_of((address, units), RecordChange::Added, |block, bytes| {
             block.live_bytes += bytes;
             bytes
         });
@@ -51,7 +81,7 @@ impl BlockTable {
     /// # Panics
     /// More bytes are removed than were added: the counts are wrong.
     pub fn remove_live(&mut self, address: RecordAddress, units: u32) {
-        self.live_bytes -= self.change_blocks_of(address, units, |block, bytes| {
+        self.live_bytes -= self.change_blocks_of((address, units), RecordChange::Removed, |block, bytes| {
             assert!(block.live_bytes >= bytes, "live bytes of a block would become negative");
             block.live_bytes -= bytes;
             bytes
@@ -60,7 +90,7 @@ impl BlockTable {
 
     /// Adds a tombstone that was written.
     pub fn add_tombstone(&mut self, address: RecordAddress, units: u32, sequence: Sequence) {
-        let added = self.change_blocks_of(address, units, |block, bytes| {
+        let added = self.change_blocks_of((address, units), RecordChange::Added, |block, bytes| {
             block.tombstone_bytes += bytes;
             block.tombstone_sequence = block.tombstone_sequence.max(sequence);
             bytes
@@ -71,7 +101,7 @@ impl BlockTable {
 
     /// Removes a tombstone that was moved.
     pub fn remove_tombstone(&mut self, address: RecordAddress, units: u32) {
-        let removed = self.change_blocks_of(address, units, |block, bytes| {
+        let removed = self.change_blocks_of((address, units), RecordChange::Removed, |block, bytes| {
             // A manipulated medium may hold a tombstone that was never counted.
             let counted = bytes.min(block.tombstone_bytes);
             block.tombstone_bytes -= counted;
@@ -79,6 +109,14 @@ impl BlockTable {
         });
         self.live_bytes -= removed;
         self.tombstone_bytes -= removed;
+    }
+
+    /// Returns true if a live record or a tombstone starts in a page, or reaches into the block at its first one, as far as
+    /// they are counted.
+    #[must_use]
+    #[inline]
+    pub fn needs_page(&self, block: BlockId, page: usize) -> bool {
+        self.needed.0[block.index()][page] > 0
     }
 
     /// Raises the block's highest sequence to that of a record written into it.
