@@ -1,5 +1,5 @@
 //! Tests of what collection costs where most of what is written is replaced: one commit frees several blocks, and only pages
-//! with records that are needed are read.
+//! with records that are needed are read. And of what stays in device DRAM.
 
 #![expect(clippy::unwrap_used, reason = "a test fails if its setup fails")]
 
@@ -139,4 +139,18 @@ fn only_pages_with_records_that_are_needed_are_read() {
     }
     let stats = load.device.stats();
     assert_eq!((stats.damaged_pages, stats.damaged, stats.quarantined), (0, 0, 0), "other pages were read");
+}
+
+/// Checks that replaced records make room in device DRAM where far more pages are written than it has frames.
+#[test]
+fn replaced_records_leave_device_memory_before_live_ones() {
+    let mut load = Overwriting::with_memory(128, 1_024);
+    let mut rng = fastrand::Rng::with_seed(11);
+    let mut overwrite = |load: &mut Overwriting, times: u64| {
+        (0..times).for_each(|_| load.store(format!("key-{}", rng.u64(0..400)), 7));
+    };
+    overwrite(&mut load, 6_000);
+    let before = load.device.stats().cache_misses;
+    overwrite(&mut load, 6_000);
+    assert_eq!(load.device.stats().cache_misses - before, 0, "a live record was not in device memory");
 }

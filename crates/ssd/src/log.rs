@@ -444,8 +444,13 @@ impl RecordLog {
     ///
     /// # Panics
     /// No program with this id is in flight.
-    pub fn complete_program(&mut self, id: u64, frame: Option<MediaFrame>, dram: &mut PageCache) {
-        self.programs.complete(id, frame, dram);
+    pub fn complete_program(
+        &mut self,
+        id: u64,
+        frame: Option<MediaFrame>,
+        dram: &mut PageCache,
+    ) -> PageAddress {
+        self.programs.complete(id, frame, dram)
     }
 
     /// Returns true if every program with an id below `barrier` has completed.

@@ -14,15 +14,12 @@ use crate::log::record::{
     record_units,
 };
 use crate::log::record_draft::RecordDraft;
-use crate::media::{Media, PAGE_DATA_BYTES};
+use crate::media::Media;
 use crate::mutant::{Mutant, mutant};
 use headwater_nvme::spec::status::Status;
 
 /// Parts of the index that a clear walks at once: keys of few segments, blocks and expiries.
 const PARTS_AT_ONCE: usize = 3;
-
-/// Bytes of a record that has a page almost to itself: when it is replaced its page is not read again.
-const PAGE_SHARE_BYTES: usize = PAGE_DATA_BYTES / 2;
 
 /// A record to be written, with everything except its sequence.
 #[derive(Clone, Copy, Debug)]
@@ -162,11 +159,6 @@ impl<M: Media> Ftl<M> {
                 blocks.remove_live(old.entry.address, old.entry.units);
             }
             blocks.add_live(address, units - u32::from(mutant(Mutant::LiveBytesShort)));
-            if let Some(old) =
-                old.as_ref().filter(|old| old.entry.units as usize * UNIT_BYTES >= PAGE_SHARE_BYTES)
-            {
-                self.flash.note_replaced(old.entry.address.page());
-            }
             let lifetime = if new.expiry_ms == 0 { EntryLifetime::Unlimited } else { EntryLifetime::Limited };
             let has_extents = header.extents > 0;
             let entry = IndexEntry { address, units, namespace: new.namespace, lifetime, has_extents };
@@ -189,6 +181,7 @@ impl<M: Media> Ftl<M> {
         }
         if let Some(old) = &old {
             self.free_replaced_extents(old);
+            self.flash.drop_replaced(old.entry.address, old.entry.units);
         }
         header.sequence
     }

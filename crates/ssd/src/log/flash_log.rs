@@ -9,6 +9,7 @@ mod checkpoint_pages;
 mod drafts;
 mod extents;
 mod read_errors;
+mod replaced_pages;
 
 pub(crate) use extents::EXTENT_JOB_PAGES;
 
@@ -188,14 +189,6 @@ impl<M: Media> FlashLog<M> {
             return open.or_else(|| self.media.view(page)).or_else(|| self.page_cache.peek(page));
         }
         open.or_else(|| self.page_cache.peek(page))
-    }
-
-    /// Notes that the long record which begins in a page was replaced: the page is one of the first to leave device DRAM.
-    #[inline]
-    pub(crate) fn note_replaced(&self, page: PageAddress) {
-        if !self.traits.addressable {
-            self.page_cache.unmark(page);
-        }
     }
 
     /// Returns what pages are checked by when they are read.
@@ -448,7 +441,8 @@ impl<M: Media> FlashLog<M> {
         match purpose {
             MediaPurpose::Read(_) | MediaPurpose::ExtentRead { .. } => FlashCompletion::Page,
             MediaPurpose::Program(id) => {
-                self.log.complete_program(id, completion.frame, &mut self.page_cache);
+                let page = self.log.complete_program(id, completion.frame, &mut self.page_cache);
+                self.drop_if_replaced(page);
                 FlashCompletion::Page
             }
             MediaPurpose::Checkpoint => {

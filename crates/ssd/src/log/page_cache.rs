@@ -96,14 +96,6 @@ impl PageCache {
         Some(&slot.frame)
     }
 
-    /// Takes the mark of a page whose record was replaced. The look at its key marked the page, which nothing reads any more;
-    /// marked, it would outlive pages whose records are live.
-    pub fn unmark(&self, page: PageAddress) {
-        if let Some(slot) = self.slot_of(page).and_then(|at| self.slots[at].as_ref()) {
-            slot.is_used.set(false);
-        }
-    }
-
     /// Puts a page into the cache, unmarked: pages that are written or read once leave before those that are used again. A
     /// page that is cached already keeps its frame; the new frame goes back to the pool.
     #[expect(clippy::cast_possible_truncation, reason = "slots are limited by frames, frames by memory")]

@@ -163,18 +163,24 @@ impl PagePrograms {
         moved
     }
 
-    /// Completes a program: unpins its page and returns its frame.
+    /// Completes a program: unpins its page, returns its frame, and returns the page.
     ///
     /// # Panics
     /// No program with this id is in flight.
-    pub(super) fn complete(&mut self, id: u64, frame: Option<MediaFrame>, dram: &mut PageCache) {
+    pub(super) fn complete(
+        &mut self,
+        id: u64,
+        frame: Option<MediaFrame>,
+        dram: &mut PageCache,
+    ) -> PageAddress {
         let page = self.in_flight.remove(&id);
-        dram.unpin(
-            page.unwrap_or_else(|| panic!("the medium completed program {id}, which is not in flight")),
-        );
+        let page =
+            page.unwrap_or_else(|| panic!("the medium completed program {id}, which is not in flight"));
+        dram.unpin(page);
         if let Some(frame) = frame {
             dram.return_frame(frame);
         }
+        page
     }
 
     /// Returns true if every program with an id below `barrier` has completed.
