@@ -10,7 +10,8 @@
 //! # Engines
 //! The CPU does every job of a mover without channels. [`Mover::with_channels`] has some beside it: the [`policy`] decides
 //! which of them does a job, or which steps of it. A [`SoftwareChannel`] is a thread; a `DsaChannel` gives jobs to the work
-//! queue of a DSA device, and was not yet run on silicon.
+//! queue of a DSA device, and was not yet run on silicon. A simulation brings channels of its own, which take
+//! [virtual time](VirtualTime).
 
 mod channel;
 mod counters;
@@ -21,6 +22,7 @@ mod error;
 mod job;
 mod job_exchange;
 mod memory;
+mod mover_clock;
 pub mod policy;
 mod run;
 mod software_channel;
@@ -35,10 +37,12 @@ pub use dsa_channel::{DsaChannel, DsaChannelError, DsaConfig, DsaCounters, DsaCo
 pub use error::{InvalidStep, JobNotStarted, StartRefusal};
 pub use job::{CacheIntent, MemoryPlace, MemoryRange, MoveDurability, MoveJob, MoveStep, StepResult};
 pub use memory::MoveMemory;
+pub use mover_clock::VirtualTime;
 pub use software_channel::{ChannelStartError, SoftwareChannel};
 
 use engines::MoveEngines;
 use headwater_host::clock::{Clock, Nanos};
+use mover_clock::MoverClock;
 use policy::{MovePolicy, PolicyConfig};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -85,7 +89,20 @@ impl Mover {
     #[must_use]
     pub fn with_channels(channels: Vec<Box<dyn MoveChannel>>, config: PolicyConfig, clock: Clock) -> Self {
         let has_channels = !channels.is_empty();
+        let clock = MoverClock::Kernel(clock);
         let engines = has_channels.then(|| Box::new(MoveEngines::new(channels, config, clock)));
+        Self { engines, ..Self::default() }
+    }
+
+    /// Creates a mover whose engines take virtual time: the mover of a simulation, whose channels are models. It moves the
+    /// bytes as every mover does, and never sleeps. Without channels only the CPU's own time passes.
+    #[must_use]
+    pub fn with_virtual_time(
+        channels: Vec<Box<dyn MoveChannel>>,
+        config: PolicyConfig,
+        time: Box<dyn VirtualTime>,
+    ) -> Self {
+        let engines = Some(Box::new(MoveEngines::new(channels, config, MoverClock::Virtual(time))));
         Self { engines, ..Self::default() }
     }
 

@@ -6,17 +6,24 @@
 //!
 //! [`published`] holds the constants and what was published about real engines; [`mod@best_split`] searches the best split of
 //! a job exhaustively; [`policy_run`] lets the mover's policy learn machines that it is not told, and compares it with that;
-//! [`ladder`] adds one rule of the policy after another.
+//! [`ladder`] adds one rule of the policy after another. A [`ModelledMachine`] has [channels](ModelledChannel) for a whole
+//! mover, which moves its bytes while the time is the model's.
 //!
 //! # What this does not do
-//! It moves no bytes, and it is not a measurement: every figure of it is a model's.
+//! It is not a measurement: every figure of it is a model's.
 
 pub mod best_split;
 pub mod ladder;
 pub mod machine;
+mod modelled_channel;
+mod modelled_machine;
+#[cfg(test)]
+mod modelled_tests;
 pub mod policy_run;
 pub mod published;
 
 pub use best_split::{BestSplit, best_split};
 pub use machine::{BandwidthSharing, ChannelModel, MoveMachine, PartTimes};
+pub use modelled_channel::{ChannelFaults, ModelledChannel, TakeBack};
+pub use modelled_machine::{CpuTimes, JobCosts, ModelledMachine};
 pub use policy_run::{PolicyRunReport, PolicyRunSummary, run_policy};

@@ -10,13 +10,13 @@
 use super::channel::{ChannelRefusal, EndedJob, JobEnd, MoveChannel};
 use super::counters::ChannelCounters;
 use super::job::{MoveDurability, MoveJob};
+use super::mover_clock::MoverClock;
 use super::policy::{
     ChannelLoad, ChannelTraits, DecisionReason, JobSplit, MoveDirection, MoveEngine, MoveObservation,
     MovePlan, MovePolicy, PolicyConfig, WorkShape,
 };
-use super::run::run;
 use super::split::JobRest;
-use headwater_host::clock::{Clock, Nanos};
+use headwater_host::clock::Nanos;
 use rustix::event::{PollFd, PollFlags, poll};
 use std::os::fd::BorrowedFd;
 
@@ -40,7 +40,7 @@ pub(super) struct MoveEngines {
     /// The loads of the channels as the policy sees them.
     loads: Vec<ChannelLoad>,
     policy: MovePolicy,
-    clock: Clock,
+    clock: MoverClock,
     next_token: u64,
     /// The time of the last job that was run.
     last_run: Nanos,
@@ -90,7 +90,7 @@ struct EndedMove {
 }
 
 impl MoveEngines {
-    pub(super) fn new(channels: Vec<Box<dyn MoveChannel>>, config: PolicyConfig, clock: Clock) -> Self {
+    pub(super) fn new(channels: Vec<Box<dyn MoveChannel>>, config: PolicyConfig, clock: MoverClock) -> Self {
         let traits: Vec<ChannelTraits> = channels.iter().map(|channel| channel.traits()).collect();
         let used = |channel| UsedChannel { channel, load: ChannelLoad::default(), rest: 0 };
         Self {
@@ -127,7 +127,7 @@ impl MoveEngines {
     pub(super) fn run(&mut self, job: &mut MoveJob) {
         let mut shape = shape_of(job, JobSplit::Forbidden);
         if self.policy.is_below_threshold(&shape) {
-            return run(job);
+            return self.clock.run_by_cpu(job);
         }
         if job.may_split() {
             shape.split = JobSplit::Allowed;
@@ -143,7 +143,7 @@ impl MoveEngines {
         });
         let parts = self.hand_out(job, &plan, begun);
         let bytes = job.bytes() as u64;
-        run(job);
+        self.clock.run_by_cpu(job);
         let elapsed = self.clock.now().since(begun);
         if bytes > 0 {
             self.observe(
@@ -238,14 +238,14 @@ impl MoveEngines {
                 && let Some(mut job) = self.channels[channel].channel.take_back(token)
             {
                 self.counters.taken_back += 1;
-                run(&mut job);
+                self.clock.run_by_cpu(&mut job);
                 return EndedMove { token, job, elapsed: self.clock.now().since(begun) };
             }
             looks += 1;
             if looks.is_multiple_of(LOOKS_BEFORE_YIELD) {
                 std::thread::yield_now();
             } else {
-                std::hint::spin_loop();
+                self.clock.wait();
             }
         }
     }
@@ -271,7 +271,7 @@ impl MoveEngines {
                 }
             }
         }
-        run(&mut job);
+        self.clock.run_by_cpu(&mut job);
         let elapsed = self.clock.now().since(begun);
         if plan.reason() != DecisionReason::BelowThreshold {
             let load = (ChannelLoad::default(), plan.together());
@@ -321,7 +321,7 @@ impl MoveEngines {
                 return None;
             }
             if waited < SPIN_BEFORE_SLEEP || !channel.prepare_sleep() {
-                std::hint::spin_loop();
+                self.clock.wait();
                 continue;
             }
             if let Some(wake) = channel.wake_descriptor() {
@@ -346,7 +346,7 @@ impl MoveEngines {
             if end == JobEnd::Abandoned {
                 self.counters.abandoned += 1;
                 let begun = self.clock.now();
-                run(&mut job);
+                self.clock.run_by_cpu(&mut job);
                 elapsed = elapsed.after(self.clock.now().since(begun));
             }
             if let Some(at) = self.started.iter().position(|started| started.token == token) {

@@ -10,6 +10,7 @@
 use super::error::InvalidStep;
 use super::memory::MoveMemory;
 use super::policy::MoveOperation;
+use super::run::run_next;
 use headwater_host::copy::persist::DrainPromise;
 
 /// A byte in a memory of a job.
@@ -249,6 +250,12 @@ impl MoveJob {
         self
     }
 
+    /// Returns the guarantee for what the job writes.
+    #[must_use]
+    pub fn durability(&self) -> MoveDurability {
+        self.durability
+    }
+
     /// Returns the bytes of all steps.
     #[must_use]
     pub fn bytes(&self) -> usize {
@@ -293,6 +300,15 @@ impl MoveJob {
     #[must_use]
     pub fn into_memories(self) -> Vec<MoveMemory> {
         self.memories
+    }
+
+    /// Does the next steps of a checked job, at most `most` of them, by the CPU of the caller, with the guarantee of the
+    /// job for what they wrote. For a [channel](super::MoveChannel) that does jobs in a way of its own.
+    ///
+    /// # Panics
+    /// A step cannot be run: the job was not [checked](Self::check).
+    pub fn run_steps(&mut self, most: usize) {
+        run_next(self, most);
     }
 
     /// Forgets the results of an earlier run.

@@ -14,10 +14,15 @@ const BOUNCE_BYTES: usize = 4_096;
 
 /// Does the steps of a checked job that have no result yet.
 pub(super) fn run(job: &mut MoveJob) {
+    run_next(job, usize::MAX);
+}
+
+/// Does the next steps of a checked job that have no result yet, at most `most` of them.
+pub(super) fn run_next(job: &mut MoveJob, most: usize) {
     let MoveJob { memories, steps, results, durability, cache_intent, promise } = job;
     let mut run = StepRun::new(memories, *durability, *cache_intent);
     run.is_flushed = steps[..results.len()].iter().any(|step| matches!(step, MoveStep::Flush { .. }));
-    for step in steps.iter().skip(results.len()) {
+    for step in steps.iter().skip(results.len()).take(most) {
         results.push(run.step(step));
     }
     run.streaming.fence();

@@ -102,6 +102,38 @@ impl MoveMachine {
         while run.step() {}
         run.ends
     }
+
+    /// Lowers the rates of engines to the ceiling.
+    pub(super) fn limit(&self, rates: &mut [f64]) {
+        let ceiling = self.ceiling_bytes_per_ns;
+        let wanted: f64 = rates.iter().sum();
+        if wanted <= ceiling {
+            return;
+        }
+        match self.sharing {
+            BandwidthSharing::Proportional => rates.iter_mut().for_each(|rate| *rate *= ceiling / wanted),
+            BandwidthSharing::MaxMin => {
+                let (mut left, mut level) = (ceiling, 0.0);
+                let mut asking = rates.iter().filter(|rate| **rate > 0.0).count();
+                // Each round settles the engines below the level, of which there is at least one, or all.
+                while asking > 0 {
+                    let share = left / to_float(asking as u64);
+                    let below = rates.iter().filter(|rate| **rate > level && **rate <= level + share);
+                    let (count, sum) =
+                        below.fold((0, 0.0), |(count, sum), rate| (count + 1, sum + (rate - level)));
+                    if count == 0 {
+                        level += share;
+                        break;
+                    }
+                    let highest =
+                        rates.iter().filter(|rate| **rate <= level + share).fold(0.0, |a: f64, b| a.max(*b));
+                    left -= sum + to_float((asking - count) as u64) * (highest - level);
+                    (level, asking) = (highest, asking - count);
+                }
+                rates.iter_mut().for_each(|rate| *rate = rate.min(level));
+            }
+        }
+    }
 }
 
 /// The part of a job on one channel, behind the jobs in flight.
@@ -188,7 +220,7 @@ impl<'a> FluidRun<'a> {
         if cpu_runs {
             rates[channels] = self.machine.cpu.bytes_per_ns;
         }
-        self.limit(&mut rates[..=channels]);
+        self.machine.limit(&mut rates[..=channels]);
         let span = self.span_to_event(&rates, cpu_runs);
         // Adding and subtracting a span does not give the same time again.
         let before = self.now;
@@ -239,38 +271,6 @@ impl<'a> FluidRun<'a> {
             span = flow.backlog[..jobs].iter().fold(span, |span, left| span.min(left / each));
         }
         span
-    }
-
-    /// Lowers rates to the ceiling.
-    fn limit(&self, rates: &mut [f64]) {
-        let ceiling = self.machine.ceiling_bytes_per_ns;
-        let wanted: f64 = rates.iter().sum();
-        if wanted <= ceiling {
-            return;
-        }
-        match self.machine.sharing {
-            BandwidthSharing::Proportional => rates.iter_mut().for_each(|rate| *rate *= ceiling / wanted),
-            BandwidthSharing::MaxMin => {
-                let (mut left, mut level) = (ceiling, 0.0);
-                let mut asking = rates.iter().filter(|rate| **rate > 0.0).count();
-                // Each round settles the engines below the level, of which there is at least one, or all.
-                while asking > 0 {
-                    let share = left / to_float(asking as u64);
-                    let below = rates.iter().filter(|rate| **rate > level && **rate <= level + share);
-                    let (count, sum) =
-                        below.fold((0, 0.0), |(count, sum), rate| (count + 1, sum + (rate - level)));
-                    if count == 0 {
-                        level += share;
-                        break;
-                    }
-                    let highest =
-                        rates.iter().filter(|rate| **rate <= level + share).fold(0.0, |a: f64, b| a.max(*b));
-                    left -= sum + to_float((asking - count) as u64) * (highest - level);
-                    (level, asking) = (highest, asking - count);
-                }
-                rates.iter_mut().for_each(|rate| *rate = rate.min(level));
-            }
-        }
     }
 }
 

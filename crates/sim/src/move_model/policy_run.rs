@@ -276,7 +276,7 @@ impl PolicyRun {
 }
 
 /// Returns the factor of a time: nearly normal, and three to ten in one time of two hundred, as of an interrupt.
-fn noise_factor(rng: &mut Rng, deviation: f64) -> f64 {
+pub(super) fn noise_factor(rng: &mut Rng, deviation: f64) -> f64 {
     if rng.usize(..200) == 0 {
         return between(rng, 3.0, 10.0);
     }
