@@ -7,7 +7,7 @@
 //! [`published`] holds the constants and what was published about real engines; [`mod@best_split`] searches the best split of
 //! a job exhaustively; [`policy_run`] lets the mover's policy learn machines that it is not told, and compares it with that;
 //! [`ladder`] adds one rule of the policy after another. A [`ModelledMachine`] has [channels](ModelledChannel) for a whole
-//! mover, which moves its bytes while the time is the model's.
+//! mover, which moves its bytes while the time is the model's. [`study`] compares ways to use them.
 //!
 //! # What this does not do
 //! It is not a measurement: every figure of it is a model's.
@@ -21,6 +21,8 @@ mod modelled_machine;
 mod modelled_tests;
 pub mod policy_run;
 pub mod published;
+pub mod study;
+pub mod study_machines;
 
 pub use best_split::{BestSplit, best_split};
 pub use machine::{BandwidthSharing, ChannelModel, MoveMachine, PartTimes};

@@ -28,8 +28,12 @@ const PAGE_BYTES: usize = 4_096;
 pub struct JobCosts {
     /// The rate of the CPU by the length of a step, ascending: bytes, bytes a nanosecond. If empty, the machine's time.
     pub cpu_rates: &'static [(f64, f64)],
+    /// The share by which the CPU takes longer than its rates say: 1 is half of the rate.
+    pub cpu_slower: f64,
     /// The least time of a channel for each operation of a list, in nanoseconds.
     pub operation_min_ns: f64,
+    /// The rate of a channel for the operations of a list, in bytes a nanosecond; that of a single job if it is 0.
+    pub operation_bytes_per_ns: f64,
     /// Further time of a job with one operation that does not begin at a cache line, in nanoseconds.
     pub unaligned_ns: f64,
     /// The time of an operation of a list that does not begin at a cache line, if that is longer.
@@ -197,7 +201,7 @@ impl MachineState {
                 continue;
             }
             let rate = rate_at(self.costs.cpu_rates, bytes).unwrap_or(self.machine.cpu.bytes_per_ns);
-            self.cpu = Some((bytes * noise, rate));
+            self.cpu = Some((bytes * noise, rate / (1.0 + self.costs.cpu_slower)));
             while self.cpu.is_some() {
                 self.step(f64::INFINITY);
             }
@@ -211,20 +215,20 @@ impl MachineState {
     pub(super) fn submit(&mut self, channel: usize, token: u64, steps: &[MoveStep]) {
         self.cpu_works(self.machine.submit_ns);
         let bytes = steps.iter().fold(0.0, |sum, step| sum + moved_bytes(step));
-        let piece = self.machine.channels[channel].piece(bytes);
-        let (mut fixed, mut work) = (piece.fixed_ns, 0.0);
+        // A short job's own slope is latency: jobs in flight move at the rate of long ones.
+        let model = &self.machine.channels[channel];
+        let rate = model.pieces[1].bytes_per_ns;
+        let mut fixed = model.piece(bytes).of(bytes) - bytes / rate;
+        let mut work = bytes / rate;
         if let [step] = steps {
-            work = bytes / piece.bytes_per_ns;
             fixed += if is_aligned(step) { 0.0 } else { self.costs.unaligned_ns };
         } else {
-            for step in steps {
-                work += self.operation_ns(step, piece.bytes_per_ns);
-            }
+            work = steps.iter().fold(0.0, |sum, step| sum + self.operation_ns(step, rate));
         }
         let pages = steps.iter().fold(0, |sum, step| sum + step.bytes().div_ceil(PAGE_BYTES));
         work += self.costs.channel_page_ns * to_float(pages as u64);
         let noise = self.noise();
-        let (rate, arrives) = (piece.bytes_per_ns, self.now + fixed * noise);
+        let arrives = self.now + fixed * noise;
         let left = (work * noise * rate).max(2.0 * ENDED_BYTES);
         self.queues[channel].flights.push_back(JobFlight { token, arrives, left, rate, is_begun: false });
     }
@@ -237,6 +241,8 @@ impl MachineState {
     /// Returns the time of an operation of a list.
     fn operation_ns(&self, step: &MoveStep, rate: f64) -> f64 {
         let bytes = moved_bytes(step);
+        let of_list = self.costs.operation_bytes_per_ns;
+        let rate = if of_list > 0.0 { of_list } else { rate };
         let least = match self.costs.unaligned_operation {
             Some(time) if !is_aligned(step) => time.of(bytes),
             _ => self.costs.operation_min_ns,

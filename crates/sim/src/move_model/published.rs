@@ -49,6 +49,68 @@ pub const DSA_BATCH_TABLE: [(f64, f64); 8] = [
     (1_048_576.0, 33.40),
 ];
 
+/// The least time between two single jobs in flight, in nanoseconds: the floor of asynchronous singles to 2 KiB. The model
+/// takes it as the CPU's time to submit one.
+pub const DSA_SUBMIT_NS: f64 = 190.0;
+/// The least time of an operation of a list, in nanoseconds.
+pub const DSA_OPERATION_MIN_NS: f64 = 53.0;
+/// Rate of the operations of a list, in bytes a nanosecond.
+pub const DSA_LIST_RATE: f64 = 29.0;
+/// Further time of a single job whose bytes begin 8 bytes off a cache line, in nanoseconds: fitted to [`DSA_UNALIGNED_TABLE`].
+pub const DSA_UNALIGNED_NS: f64 = 200.0;
+/// Time of such an operation in a list: fitted to [`DSA_UNALIGNED_BATCH_TABLE`].
+pub const DSA_UNALIGNED_OPERATION: AffineTime = AffineTime { fixed_ns: 700.0, bytes_per_ns: 40.0 };
+/// Error that the constants of unaligned jobs state.
+pub const UNALIGNED_ERROR: f64 = 0.15;
+
+/// Published rates of one core's copies in a cold set, one after another: bytes, bytes a nanosecond.
+pub const DSA_HOST_RATES: [(f64, f64); 6] =
+    [(64.0, 5.9), (1_024.0, 5.1), (4_096.0, 8.86), (16_384.0, 9.3), (65_536.0, 9.6), (1_048_576.0, 9.75)];
+/// The same at random places. Longer copies than 4 KiB have the rates of [`DSA_HOST_RATES`].
+pub const DSA_HOST_RANDOM_RATES: [(f64, f64); 6] =
+    [(64.0, 1.8), (1_024.0, 2.5), (4_096.0, 7.8), (16_384.0, 9.3), (65_536.0, 9.6), (1_048_576.0, 9.75)];
+
+/// Published times of single jobs 8 bytes off a cache line: bytes, us.
+pub const DSA_UNALIGNED_TABLE: [(f64, f64); 5] =
+    [(64.0, 1.15), (4_096.0, 1.23), (16_384.0, 2.11), (65_536.0, 3.83), (1_048_576.0, 35.29)];
+/// Published times of a job in a batch of 32, 8 bytes off a cache line: bytes, us.
+pub const DSA_UNALIGNED_BATCH_TABLE: [(f64, f64); 4] =
+    [(64.0, 0.74), (4_096.0, 0.79), (16_384.0, 1.02), (65_536.0, 2.33)];
+/// Held-out times of single jobs in flight: bytes, us.
+pub const DSA_IN_FLIGHT_TABLE: [(f64, f64); 2] = [(4_096.0, 0.21), (8_192.0, 0.27)];
+/// Held-out times of a job in a batch of 32 on four engines, from rates in MB/s: bytes, us.
+pub const DSA_BATCH_RATES: [(f64, f64); 7] = [
+    (64.0, 64.0 / 1_368.0),
+    (256.0, 256.0 / 6_155.0),
+    (512.0, 512.0 / 17_290.0),
+    (1_024.0, 1_024.0 / 24_159.0),
+    (4_096.0, 4_096.0 / 28_546.0),
+    (16_384.0, 16_384.0 / 29_795.0),
+    (1_048_576.0, 1_048_576.0 / 29_915.0),
+];
+
+/// Pages of the jobs of 32 KiB whose rates with page faults were published.
+const FAULT_PAGES: f64 = 8.0;
+/// Time of a channel for a missing page, in nanoseconds: jobs of 32 KiB, 0.925 GB/s in place of 29.4.
+pub const DSA_PAGE_NS: f64 = (32_768.0 / 0.925 - 32_768.0 / 29.4) / FAULT_PAGES;
+/// Time of the CPU for a missing page, in nanoseconds: 3.16 GB/s for such a job if the CPU touches its pages first.
+pub const HOST_PAGE_NS: f64 = (32_768.0 / 3.16 - 32_768.0 / 29.4) / FAULT_PAGES;
+
+/// PTDMA, the migration of a folio by one channel: the shorter of both. See [`amd_channels_us`].
+pub const AMD_SINGLE: [AffineTime; 2] = [
+    AffineTime { fixed_ns: 400.0, bytes_per_ns: 3.2 },
+    AffineTime { fixed_ns: 35_000.0, bytes_per_ns: 13.5 },
+];
+/// Rates of the CPU for a folio: the first column of [`AMD_MIGRATION_TABLE`].
+pub const AMD_HOST_RATES: [(f64, f64); 6] = {
+    let (mut rates, mut at) = ([(0.0, 0.0); 6], 0);
+    while at < rates.len() {
+        rates[at] = (AMD_MIGRATION_TABLE[at].0, AMD_MIGRATION_TABLE[at].1[0]);
+        at += 1;
+    }
+    rates
+};
+
 /// The held-out log of DTO: first and last KiB of a bucket, us. The channel did two thirds of each copy, nominally: the
 /// fraction was being tuned.
 pub const DTO_LOG: [(f64, f64, f64); 10] = [
@@ -86,7 +148,7 @@ pub fn dsa_single_us(bytes: f64) -> f64 {
 /// Returns the time of one job in a batch of 32, in us.
 #[must_use]
 pub fn dsa_batch_us(bytes: f64) -> f64 {
-    (bytes / 29_000.0).max(0.053)
+    (bytes / DSA_LIST_RATE).max(DSA_OPERATION_MIN_NS) / 1_000.0
 }
 
 /// Returns the time of a copy that DTO shares between the CPU and a DSA channel, in us.
