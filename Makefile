@@ -9,7 +9,7 @@ RESP ?=
 SERVE_ARGS ?=
 PREFIX ?= /usr/local
 FUZZ_SECONDS ?= 60
-FIGURES ?= copy device resp pool udma io attach tcp idle waf index recovery source large mixed cold tight rocksdb
+FIGURES ?= copy move-model move-study device resp pool udma io attach tcp idle waf index recovery source large mixed cold tight rocksdb
 FIGURES_ARGS ?= --quick
 FUZZ_TARGETS := admin_command admission attach_message backup_message command_decode data_pointer resp media_recovery media_version2 superblock commit_record page_spare record_header config vfio_user tcp_target tcp_initiator psk_interchange nvme_driver
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
@@ -131,7 +131,7 @@ figures: build ## measure every experiment and write docs/figures.md (FIGURES="d
 	  $(TARGET_DIR)/release/headwater lab run $$name $(FIGURES_ARGS) --json >docs/figures/$$name.json.new; \
 	  mv docs/figures/$$name.json.new docs/figures/$$name.json; \
 	done
-	$(TARGET_DIR)/release/headwater lab figures docs/figures/*.json >docs/figures.md
+	$(TARGET_DIR)/release/headwater lab figures --plots docs/figures docs/figures/*.json >docs/figures.md
 
 fuzz: ## fuzz every parser of untrusted bytes, 60 s each (FUZZ_SECONDS=, FUZZ_TARGETS=)
 	@cargo +nightly --version >/dev/null 2>&1 || { echo "fuzzing needs a nightly toolchain: rustup toolchain install nightly"; exit 1; }

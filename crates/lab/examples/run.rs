@@ -1,6 +1,6 @@
 //! Runs one experiment and prints its table, as `headwater lab run` does, without the daemon program.
 //!
-//! Input: a name, and `--quick`. Output: the table on standard output.
+//! Input: a name, `--quick`, and `--json`. Output: the table or the JSON object on standard output.
 
 use headwater_lab::{LabError, RunOptions, render_table, run};
 
@@ -11,6 +11,10 @@ fn main() -> Result<(), LabError> {
     let options =
         RunOptions { quick: arguments.iter().any(|argument| argument == "--quick"), ..RunOptions::default() };
     let outcome = run(name.map_or("copy", String::as_str), options)?;
-    println!("{}", render_table(&outcome));
+    if arguments.iter().any(|argument| argument == "--json") {
+        println!("{}", serde_json::to_string_pretty(&outcome).expect("an outcome is JSON"));
+    } else {
+        println!("{}", render_table(&outcome));
+    }
     Ok(())
 }

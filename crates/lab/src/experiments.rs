@@ -12,6 +12,7 @@ mod large;
 mod memory;
 mod mixed;
 mod move_model;
+mod move_study;
 mod mover;
 mod persist;
 mod pool;
@@ -35,6 +36,7 @@ pub(crate) const TABLE: &[LabExperiment] = &[
     persist::EXPERIMENT,
     mover::EXPERIMENT,
     move_model::EXPERIMENT,
+    move_study::EXPERIMENT,
     device::EXPERIMENT,
     resp::EXPERIMENT,
     pool::EXPERIMENT,

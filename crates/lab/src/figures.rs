@@ -1,9 +1,11 @@
 //! The page of figures, written from the JSON of runs.
 //!
 //! Input: outcomes as `headwater lab run NAME --json` prints them. Output: a Markdown page with one table an experiment:
-//! claim, goal, value, label, baseline; with the machine, the date and the command of the run above it. Invariant: every
+//! claim, goal, value, label, baseline; with the machine, the date and the command of the run above it, and its plots below
+//! it. Invariant: every
 //! figure on the page stands in a run; a value that is missing shows its reason, and a quick run says that it is short.
 
+use crate::plots::plots_of;
 use serde_json::Value;
 use std::fmt::Write as _;
 
@@ -117,6 +119,9 @@ fn section(run: &RunRecord<'_>) -> Result<String, FiguresError> {
             cell(claim.text("baseline")?)
         );
     }
+    for (name, title) in plots_of(run.text("experiment")?) {
+        let _ = write!(out, "\n![{title}](figures/{name}.svg)\n");
+    }
     Ok(out)
 }
 
@@ -192,6 +197,7 @@ mod tests {
         let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
         let mut files: Vec<_> =
             fs::read_dir(docs.join("figures")).unwrap().map(|entry| entry.unwrap().path()).collect();
+        files.retain(|file| file.extension().is_some_and(|extension| extension == "json"));
         files.sort();
         let runs: Vec<_> = files
             .iter()

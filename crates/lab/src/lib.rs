@@ -18,6 +18,7 @@ pub mod experiment;
 pub mod figures;
 pub mod machine;
 pub mod measure;
+pub mod plots;
 pub mod report;
 
 mod attached_client;
@@ -38,6 +39,7 @@ pub use claim::{ClaimGoal, EvidenceLabel, LabClaim};
 pub use experiment::{ExperimentFindings, LabError, LabExperiment, RunContext, RunOptions};
 pub use figures::{FiguresError, render_figures};
 pub use machine::MachineInfo;
+pub use plots::{PlotFile, render_plots};
 pub use report::{ReportRow, RowCell, render_list, render_table};
 
 use headwater_host::clock::UnixMillis;

@@ -6,7 +6,7 @@
 use super::failure::{CommandFailure, write_json, write_line};
 use clap::{Args, Subcommand};
 use headwater_lab::RunOptions;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Arguments of `headwater lab`.
 #[derive(Debug, Args)]
@@ -15,7 +15,7 @@ Examples:
   headwater lab list
   headwater lab run NAME --quick        at most 20 seconds (io: a minute)
   headwater lab run NAME --json > docs/figures/NAME.json
-  headwater lab figures docs/figures/*.json > docs/figures.md")]
+  headwater lab figures --plots docs/figures docs/figures/*.json > docs/figures.md")]
 pub struct LabArgs {
     #[command(subcommand)]
     op: LabOp,
@@ -51,6 +51,9 @@ enum LabOp {
         /// Files that `headwater lab run NAME --json` wrote
         #[arg(required = true)]
         runs: Vec<PathBuf>,
+        /// Directory for the plots of the runs, as SVG; without it none are written
+        #[arg(long, value_name = "DIR")]
+        plots: Option<PathBuf>,
     },
 }
 
@@ -67,17 +70,41 @@ pub fn run(args: LabArgs) -> Result<(), CommandFailure> {
                 headwater_lab::run(&name, RunOptions { quick, seed, scratch, ..RunOptions::default() })?;
             if json { write_json(&outcome) } else { write_line(&headwater_lab::render_table(&outcome)) }
         }
-        LabOp::Figures { runs } => write_line(figures_page(&runs)?.trim_end()),
+        LabOp::Figures { runs, plots } => {
+            let runs = read_runs(&runs)?;
+            let page = headwater_lab::render_figures(&runs)
+                .map_err(|error| CommandFailure::failed(error.to_string()))?;
+            if let Some(folder) = plots {
+                write_plots(&runs, &folder)?;
+            }
+            write_line(page.trim_end())
+        }
     }
 }
 
-/// Returns the page of figures for the files, in their order.
-fn figures_page(files: &[PathBuf]) -> Result<String, CommandFailure> {
+/// Returns the files with their text, in their order.
+fn read_runs(files: &[PathBuf]) -> Result<Vec<(String, String)>, CommandFailure> {
     let mut runs = Vec::with_capacity(files.len());
     for file in files {
         let text = std::fs::read_to_string(file)
             .map_err(|error| CommandFailure::failed(format!("cannot read {}: {error}", file.display())))?;
         runs.push((file.display().to_string(), text));
     }
-    headwater_lab::render_figures(&runs).map_err(|error| CommandFailure::failed(error.to_string()))
+    Ok(runs)
+}
+
+/// Writes the plots of the runs into a folder.
+fn write_plots(runs: &[(String, String)], folder: &Path) -> Result<(), CommandFailure> {
+    let plots =
+        headwater_lab::render_plots(runs).map_err(|error| CommandFailure::failed(error.to_string()))?;
+    for plot in plots {
+        let file = folder.join(plot.name);
+        std::fs::write(&file, plot.svg).map_err(|error| {
+            CommandFailure::failed(format!(
+                "cannot write the plot {}: {error}; name a directory that you can write to",
+                file.display()
+            ))
+        })?;
+    }
+    Ok(())
 }
