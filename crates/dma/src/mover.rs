@@ -35,7 +35,9 @@ pub use counters::{ChannelCounters, LARGE_JOB_BYTES, MoverCounters};
 #[cfg(not(loom))]
 pub use dsa_channel::{DsaChannel, DsaChannelError, DsaConfig, DsaCounters, DsaCountersReader};
 pub use error::{InvalidStep, JobNotStarted, StartRefusal};
-pub use job::{CacheIntent, MemoryPlace, MemoryRange, MoveDurability, MoveJob, MoveStep, StepResult};
+pub use job::{
+    CacheIntent, MemoryNodes, MemoryPlace, MemoryRange, MoveDurability, MoveJob, MoveStep, StepResult,
+};
 pub use memory::MoveMemory;
 pub use mover_clock::VirtualTime;
 pub use software_channel::{ChannelStartError, SoftwareChannel};

@@ -13,6 +13,8 @@
 //! It is not a measurement: every figure of it is a model's.
 
 pub mod best_split;
+#[cfg(test)]
+mod deadline_tests;
 pub mod ladder;
 pub mod machine;
 mod modelled_channel;

@@ -133,6 +133,7 @@ impl MoveEngines {
             shape.split = JobSplit::Allowed;
         }
         let begun = self.clock.now();
+        shape.time_left = job.deadline.map(|deadline| deadline.since(begun));
         let apart = begun.since(std::mem::replace(&mut self.last_run, begun));
         let plan = self.decide(&shape, |channel| {
             let is_awake = channel.is_awake();
@@ -154,8 +155,10 @@ impl MoveEngines {
             );
         }
         let patience = BEGIN_MIN.max(Nanos(plan.predicted().0.saturating_mul(2)));
+        // What no channel has begun at the deadline the CPU does at once.
+        let begins_within = shape.time_left.map_or(patience, |left| patience.min(BEGIN_MIN.max(left)));
         for part in parts.into_iter().rev() {
-            let EndedMove { job: done, elapsed, .. } = self.finish(&part, begun, patience);
+            let EndedMove { job: done, elapsed, .. } = self.finish(&part, begun, begins_within);
             self.unload(part.channel, part.bytes);
             let load = (part.ahead, plan.together());
             self.observe(&shape, MoveEngine::Channel(part.channel), (part.bytes, elapsed), load);
@@ -253,7 +256,8 @@ impl MoveEngines {
     /// Starts a job on the engine that the policy chooses, and returns its token. The CPU does its jobs at once.
     pub(super) fn start(&mut self, mut job: MoveJob) -> u64 {
         let token = self.token();
-        let shape = shape_of(&job, JobSplit::Forbidden);
+        let mut shape = shape_of(&job, JobSplit::Forbidden);
+        shape.time_left = job.deadline.map(|deadline| deadline.since(self.clock.now()));
         let plan = self.decide(&shape, |_| true);
         let begun = self.clock.now();
         let channel = plan.channel_parts().next().map(|(channel, _)| channel);
@@ -396,7 +400,8 @@ fn shape_of(job: &MoveJob, split: JobSplit) -> WorkShape {
     };
     let copy = WorkShape::copy(job.bytes() as u64);
     let operation = job.steps().first().map_or(copy.operation, super::MoveStep::operation);
-    WorkShape { operation, direction, split, ..copy }
+    let (source, target) = (job.nodes.source, job.nodes.target);
+    WorkShape { operation, direction, source, target, split, ..copy }
 }
 
 /// Returns the number of the step whose begin is closest to `bytes` bytes of the job.

@@ -11,7 +11,9 @@ use super::error::InvalidStep;
 use super::memory::MoveMemory;
 use super::policy::MoveOperation;
 use super::run::run_next;
+use headwater_host::clock::Nanos;
 use headwater_host::copy::persist::DrainPromise;
+use headwater_host::numa::NodeId;
 
 /// A byte in a memory of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -206,6 +208,15 @@ pub enum CacheIntent {
     NotSoon,
 }
 
+/// The NUMA nodes of a job's memories, where they are known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryNodes {
+    /// The node of the bytes that it reads.
+    pub source: Option<NodeId>,
+    /// The node of the bytes that it writes.
+    pub target: Option<NodeId>,
+}
+
 /// A number of steps over memories that the job owns.
 #[derive(Debug, Default)]
 pub struct MoveJob {
@@ -215,6 +226,8 @@ pub struct MoveJob {
     pub(super) results: Vec<StepResult>,
     pub(super) durability: MoveDurability,
     pub(super) cache_intent: CacheIntent,
+    pub(super) nodes: MemoryNodes,
+    pub(super) deadline: Option<Nanos>,
     pub(super) promise: Option<DrainPromise>,
 }
 
@@ -248,6 +261,33 @@ impl MoveJob {
     pub fn with_cache_intent(mut self, intent: CacheIntent) -> Self {
         self.cache_intent = intent;
         self
+    }
+
+    /// Sets the nodes of the memories: the policy learns what each channel takes for them.
+    #[must_use]
+    pub fn with_nodes(mut self, nodes: MemoryNodes) -> Self {
+        self.nodes = nodes;
+        self
+    }
+
+    /// Sets the time, on the clock of the mover, at which the job should have ended, or removes it. The policy prefers an
+    /// engine that is expected to meet it; a job that misses it is done nevertheless.
+    #[must_use]
+    pub fn with_deadline(mut self, deadline: Option<Nanos>) -> Self {
+        self.deadline = deadline;
+        self
+    }
+
+    /// Returns the nodes of the memories, as they were set.
+    #[must_use]
+    pub fn nodes(&self) -> MemoryNodes {
+        self.nodes
+    }
+
+    /// Returns the time, on the clock of the mover, at which the job should have ended.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Nanos> {
+        self.deadline
     }
 
     /// Returns the guarantee for what the job writes.
@@ -317,8 +357,10 @@ impl MoveJob {
         self.promise = None;
     }
 
-    /// Removes steps and results, and returns the memories, so that the job can be filled again without an allocation.
+    /// Removes steps, results and the deadline, and returns the memories, so that the job can be filled again without an
+    /// allocation.
     pub fn drain_memories(&mut self) -> impl Iterator<Item = MoveMemory> {
+        self.deadline = None;
         self.steps.clear();
         self.results.clear();
         self.promise = None;

@@ -19,7 +19,7 @@ pub(super) fn run(job: &mut MoveJob) {
 
 /// Does the next steps of a checked job that have no result yet, at most `most` of them.
 pub(super) fn run_next(job: &mut MoveJob, most: usize) {
-    let MoveJob { memories, steps, results, durability, cache_intent, promise } = job;
+    let MoveJob { memories, steps, results, durability, cache_intent, promise, .. } = job;
     let mut run = StepRun::new(memories, *durability, *cache_intent);
     run.is_flushed = steps[..results.len()].iter().any(|step| matches!(step, MoveStep::Flush { .. }));
     for step in steps.iter().skip(results.len()).take(most) {
@@ -46,7 +46,7 @@ pub(super) fn run_part(job: &mut MoveJob, part: &MoveStep) -> StepResult {
 /// Gives the guarantee of a job for the steps that have a result, which another engine did.
 #[cfg(not(loom))]
 pub(super) fn flush_done(job: &mut MoveJob) {
-    let MoveJob { memories, steps, results, durability, cache_intent, promise } = job;
+    let MoveJob { memories, steps, results, durability, cache_intent, promise, .. } = job;
     let done = &steps[..results.len()];
     let is_persistent = *durability == MoveDurability::Persistent;
     if !is_persistent && !done.iter().any(|step| matches!(step, MoveStep::Flush { .. })) {

@@ -69,8 +69,13 @@ impl MoveJob {
         if !self.memories.iter().zip(head.iter().zip(&rest)).all(can_part) {
             return None;
         }
-        let mut tail =
-            Self { durability: self.durability, cache_intent: self.cache_intent, ..Self::default() };
+        let mut tail = Self {
+            durability: self.durability,
+            cache_intent: self.cache_intent,
+            nodes: self.nodes,
+            deadline: self.deadline,
+            ..Self::default()
+        };
         let (mut origins, mut numbers) = (Vec::new(), vec![0; self.memories.len()]);
         for (nth, memory) in self.memories.iter_mut().enumerate().filter(|(nth, _)| rest[*nth].is_used) {
             let handle = if head[nth].is_used { memory.handle() } else { None };

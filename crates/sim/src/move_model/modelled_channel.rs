@@ -24,6 +24,8 @@ const LINE_BYTES: usize = 64;
 pub struct ChannelFaults {
     /// The share of submissions that find the queue full, as one that other processes use.
     pub refused_share: f64,
+    /// The share of jobs that take twice as long for each byte, because other processes use the engine.
+    pub shared_share: f64,
     /// The jobs after which the channel stops for good, at one of the next looks at it.
     pub dies_after: Option<u64>,
     /// The permission to take a job back that no engine has begun. Work queues of DSA devices never return one.
@@ -127,7 +129,8 @@ impl MoveChannel for ModelledChannel {
             return Err(RefusedJob { job, reason: ChannelRefusal::Full });
         }
         let submitted = state.now();
-        state.submit(self.index, token, job.steps());
+        let is_shared = self.faults.shared_share > 0.0 && self.rng.f64() < self.faults.shared_share;
+        state.submit(self.index, token, (job.steps(), if is_shared { 2.0 } else { 1.0 }));
         if self.faults.takes_back == TakeBack::Never {
             job.run_steps(self.rng.usize(..=job.steps().len()));
         }

@@ -211,8 +211,8 @@ impl MachineState {
         self.cpu_works(self.costs.cpu_page_ns * to_float(pages as u64));
     }
 
-    /// Submits a job to a channel: the CPU works for it, then its latency begins.
-    pub(super) fn submit(&mut self, channel: usize, token: u64, steps: &[MoveStep]) {
+    /// Submits a job to a channel: the CPU works for it, then its latency begins. `slower` is the factor of its bytes' time.
+    pub(super) fn submit(&mut self, channel: usize, token: u64, (steps, slower): (&[MoveStep], f64)) {
         self.cpu_works(self.machine.submit_ns);
         let bytes = steps.iter().fold(0.0, |sum, step| sum + moved_bytes(step));
         // A short job's own slope is latency: jobs in flight move at the rate of long ones.
@@ -229,7 +229,7 @@ impl MachineState {
         work += self.costs.channel_page_ns * to_float(pages as u64);
         let noise = self.noise();
         let arrives = self.now + fixed * noise;
-        let left = (work * noise * rate).max(2.0 * ENDED_BYTES);
+        let left = (work * noise * slower * rate).max(2.0 * ENDED_BYTES);
         self.queues[channel].flights.push_back(JobFlight { token, arrives, left, rate, is_begun: false });
     }
 

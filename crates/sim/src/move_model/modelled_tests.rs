@@ -138,6 +138,7 @@ fn run_jobs(seed: u64) -> ChannelCounters {
     let machine = ModelledMachine::new(model.clone(), costs, seed);
     let faults = ChannelFaults {
         refused_share: [0.0, 0.0, 0.2][rng.usize(..3)],
+        shared_share: 0.1,
         dies_after: rng.bool().then(|| rng.u64(1..30)),
         takes_back: [TakeBack::Never, TakeBack::BeforeBegin][rng.usize(..2)],
     };

@@ -1,7 +1,7 @@
 //! One decision: the ways to do a job, the fastest of them, and the bytes of each engine.
 //!
 //! Input: a job, the load of the channels, and what was learned. Output: a plan. Invariant: a channel with as many jobs as
-//! its depth gets none.
+//! its depth gets none; a job with a deadline explores nothing.
 
 use super::channel_traits::{CHANNELS_MAX, ChannelLoad, ChannelTraits};
 use super::config::PolicyConfig;
@@ -77,6 +77,9 @@ impl<'a> Decision<'a> {
         }
         let mut nanos = [f64::INFINITY; MIXES_MAX];
         let (mix, end) = self.fastest(learned, &mut nanos);
+        if let Some(left) = self.shape.time_left {
+            return self.plan_in_time(learned, &nanos, (mix, as_float(left.0)));
+        }
         if is_frozen {
             return self.plan(learned, mix, end, reason_of(mix));
         }
@@ -167,6 +170,35 @@ impl<'a> Decision<'a> {
             }
         }
         fastest
+    }
+
+    /// Returns the plan for a job with a deadline: the fastest way, unless it might end too late and another does not.
+    fn plan_in_time(
+        &mut self,
+        learned: &LearnedClass,
+        nanos: &[f64; MIXES_MAX],
+        (fastest, left): (EngineMix, f64),
+    ) -> MovePlan {
+        let is_in_time = |decision: &Self, mix: &EngineMix| {
+            nanos[mix.index()] * (1.0 + decision.doubt(learned, *mix)) <= left
+        };
+        let sooner = |one: &EngineMix, other: &EngineMix| nanos[one.index()].total_cmp(&nanos[other.index()]);
+        let ways = || EngineMix::all(self.usable, self.shape.split == JobSplit::Allowed);
+        let (mix, reason) = if is_in_time(self, &fastest) {
+            (fastest, reason_of(fastest))
+        } else if let Some(mix) = ways().filter(|mix| is_in_time(self, mix)).min_by(sooner) {
+            (mix, DecisionReason::Deadline)
+        } else {
+            (ways().min_by(sooner).unwrap_or(fastest), DecisionReason::DeadlineMissed)
+        };
+        self.plan(learned, mix, nanos[mix.index()], reason)
+    }
+
+    /// Returns the share by which a way may end later than expected: that of its engine with the most doubt.
+    fn doubt(&self, learned: &LearnedClass, mix: EngineMix) -> f64 {
+        let of_cpu = if mix.has_cpu { learned.doubt(CPU) } else { 0.0 };
+        let channels = self.order[..mix.channels].iter();
+        channels.fold(of_cpu, |most, channel| most.max(learned.doubt(channel + 1)))
     }
 
     /// Returns a way that was not taken for long, if exploration can pay for it.

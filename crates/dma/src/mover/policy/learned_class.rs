@@ -21,6 +21,13 @@ const QUEUE_GAIN: f64 = 0.1;
 /// the jobs of other callers: the length of the queue and the rate cannot be told apart.
 const IDLE_WITHIN: u64 = 64;
 const SIZE_CLASSES: usize = 65;
+/// Share of an observation in the deviation of an engine, and the largest deviation that counts.
+const DEVIATION_GAIN: f64 = 1.0 / 32.0;
+const DEVIATION_MAX: f64 = 1.0;
+/// A deadline leaves room for so many standard deviations.
+const DEVIATIONS_OF_DOUBT: f64 = 3.0;
+/// The square of the deviation of a channel that was never observed: its doubt is the whole expected time.
+const SQUARE_UNSEEN: f64 = 1.0 / (DEVIATIONS_OF_DOUBT * DEVIATIONS_OF_DOUBT);
 
 /// The affine time of an engine in a company.
 #[derive(Clone, Copy, Debug)]
@@ -48,6 +55,8 @@ pub(super) struct LearnedClass {
     current: Vec<CurrentTime>,
     /// The share of a channel's bytes in flight, beyond what it moves beside a new job, that it moves before that job.
     queue_share: Vec<[f64; DEPTHS]>,
+    /// The mean square of the share by which the time of an engine deviates from what was expected.
+    squares: [f64; CHANNELS_MAX + 1],
     /// The decision at which an engine was observed last.
     pub(super) engine_tick: [u64; CHANNELS_MAX + 1],
     /// The decision at which a channel without jobs in flight was observed last.
@@ -78,12 +87,15 @@ impl LearnedClass {
             let fixed = config.channel_fixed_ns * distance;
             fits.extend([AffineFit::new(fixed, distance / config.channel_bytes_per_ns); COMPANIES]);
         }
+        let mut squares = [SQUARE_UNSEEN; CHANNELS_MAX + 1];
+        squares[CPU] = 0.0;
         let current = fits.iter().enumerate().map(|(at, fit)| CurrentTime::of(fit, at / COMPANIES)).collect();
         Self {
             shape: *shape,
             fits,
             current,
             queue_share: vec![[1.0; DEPTHS]; channels.len()],
+            squares,
             engine_tick: [0; CHANNELS_MAX + 1],
             idle_tick: [0; CHANNELS_MAX + 1],
             mix_tick: [0; MIXES_MAX],
@@ -117,6 +129,12 @@ impl LearnedClass {
         beside + self.queue_share[engine - 1][depth_class(load.jobs)] * (all - beside)
     }
 
+    /// Returns the share by which an engine may take longer than expected.
+    pub(super) fn doubt(&self, engine: usize) -> f64 {
+        // The square root is exact to the last bit on every machine.
+        DEVIATIONS_OF_DOUBT * self.squares[engine].sqrt()
+    }
+
     /// Learns from an observation of an engine.
     pub(super) fn observe(&mut self, engine: usize, observation: &MoveObservation) {
         let company = company_of(observation.together);
@@ -131,6 +149,10 @@ impl LearnedClass {
         if engine != CPU && observation.ahead.jobs > 0 {
             self.learn_queue(engine, index, observation);
             moved += self.queued_bytes(engine, observation.ahead, bytes);
+        }
+        if self.fits[index].seen > 0 {
+            let seen = (elapsed / self.fits[index].predict(moved) - 1.0).abs().min(DEVIATION_MAX);
+            self.squares[engine] += DEVIATION_GAIN * (seen * seen - self.squares[engine]);
         }
         if engine != CPU {
             if observation.ahead.jobs == 0 {

@@ -24,11 +24,15 @@ pub enum DecisionReason {
     SplitScattered,
     /// It is done in a way that was not observed for long, so that an engine that became faster is found.
     Explored,
+    /// Another way than the fastest, which might end behind the deadline of the job.
+    Deadline,
+    /// No way is expected to meet the deadline of the job for certain: it is done in the fastest.
+    DeadlineMissed,
 }
 
 impl DecisionReason {
     /// Every reason.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 11] = [
         Self::BelowThreshold,
         Self::NoChannel,
         Self::AllBusy,
@@ -38,6 +42,8 @@ impl DecisionReason {
         Self::Scattered,
         Self::SplitScattered,
         Self::Explored,
+        Self::Deadline,
+        Self::DeadlineMissed,
     ];
 
     /// Returns the reason as text, for metrics.
@@ -53,6 +59,8 @@ impl DecisionReason {
             Self::Scattered => "scattered",
             Self::SplitScattered => "split_scattered",
             Self::Explored => "explored",
+            Self::Deadline => "deadline",
+            Self::DeadlineMissed => "deadline_missed",
         }
     }
 }

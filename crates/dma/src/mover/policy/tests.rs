@@ -108,6 +108,54 @@ fn channels_at_their_depth_or_without_the_operation_get_nothing() {
 }
 
 #[test]
+fn deadline_passes_over_a_channel_that_might_be_late() {
+    let mut policy = policy(1);
+    TestEngines::dsa().learn(&mut policy, 400);
+    let long = WorkShape { split: JobSplit::Forbidden, ..WorkShape::copy(20 * KIB) };
+    let left = |nanos| WorkShape { time_left: Some(Nanos(nanos)), ..long };
+    // 1,845 ns on the channel, 7 % more or less, and 2,133 ns on the CPU.
+    for elapsed in [1_716, 1_974].into_iter().cycle().take(200) {
+        policy.observe(&MoveObservation {
+            shape: long,
+            engine: MoveEngine::Channel(0),
+            bytes: 20 * KIB,
+            together: 1,
+            ahead: ChannelLoad::default(),
+            elapsed: Nanos(elapsed),
+        });
+    }
+    let far = policy.decide(&left(3_000), &[]);
+    assert_eq!((far.reason(), far.cpu_bytes()), (DecisionReason::ChannelAlone, 0));
+    let near = policy.decide(&left(2_200), &[]);
+    assert_eq!((near.reason(), near.cpu_bytes()), (DecisionReason::Deadline, 20 * KIB));
+    let too_near = policy.decide(&left(2_000), &[]);
+    assert_eq!((too_near.reason(), too_near.cpu_bytes()), (DecisionReason::DeadlineMissed, 0));
+    assert_eq!(policy.counters().of(DecisionReason::Deadline), 1);
+    assert_eq!(policy.counters().of(DecisionReason::DeadlineMissed), 1);
+}
+
+#[test]
+fn channel_that_was_never_observed_is_doubted_more_and_a_deadline_explores_nothing() {
+    let mut fresh = policy(1);
+    let long = WorkShape { split: JobSplit::Forbidden, ..WorkShape::copy(64 * KIB) };
+    // 3,352 ns on the channel as far as the settings say, 6,827 ns on the CPU.
+    let left = |nanos| WorkShape { time_left: Some(Nanos(nanos)), ..long };
+    assert_eq!(fresh.decide(&left(6_900), &[]).reason(), DecisionReason::ChannelAlone);
+    assert_eq!(fresh.decide(&left(6_000), &[]).reason(), DecisionReason::DeadlineMissed);
+    let mut two = policy(2);
+    let explored = |policy: &MovePolicy| policy.counters().of(DecisionReason::Explored);
+    for _ in 0..400 {
+        two.decide(&WorkShape::copy(64 * KIB), &[]);
+    }
+    let before = explored(&two);
+    assert!(before > 0);
+    for _ in 0..400 {
+        two.decide(&WorkShape { time_left: Some(Nanos(1_000_000)), ..WorkShape::copy(64 * KIB) }, &[]);
+    }
+    assert_eq!(explored(&two), before);
+}
+
+#[test]
 fn split_counts_the_fixed_time_as_the_affine_model_says() {
     let mut policy = policy(1);
     TestEngines::dsa().learn(&mut policy, 400);

@@ -1,5 +1,6 @@
 //! The description of a job that the policy decides about.
 
+use headwater_host::clock::Nanos;
 use headwater_host::numa::NodeId;
 
 /// The operation of a job, as far as it decides the speed of an engine.
@@ -119,6 +120,8 @@ pub struct WorkShape {
     pub target: Option<NodeId>,
     /// The permission to do it in parts.
     pub split: JobSplit,
+    /// The time to its deadline, if it has one.
+    pub time_left: Option<Nanos>,
 }
 
 impl WorkShape {
@@ -132,6 +135,7 @@ impl WorkShape {
             source: None,
             target: None,
             split: JobSplit::Allowed,
+            time_left: None,
         }
     }
 
