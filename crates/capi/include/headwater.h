@@ -709,6 +709,10 @@ typedef struct hw_mover_totals {
   uint64_t running;
   // Started jobs that have ended and were not taken.
   uint64_t ended;
+  // Decisions that passed over an engine because it might have missed a job's time limit.
+  uint64_t passed_over_decisions;
+  // Decisions about jobs whose time limit no engine was expected to meet for certain.
+  uint64_t missed_limit_decisions;
 } hw_mover_totals;
 
 #ifdef __cplusplus
@@ -1244,8 +1248,20 @@ enum hw_code hw_move_job_create(uint32_t flags,
 // Destroys a job. HW_CODE_BUSY, and the job stays, while it runs.
 enum hw_code hw_move_job_destroy(struct hw_move_job *job);
 
-// Removes memories, steps and results from a job, so that it can be filled again. HW_CODE_BUSY while it runs.
+// Removes memories, nodes, steps, results and the time limit from a job, so that it can be filled again. HW_CODE_BUSY while it runs.
 enum hw_code hw_move_job_clear(struct hw_move_job *job);
+
+// Sets the memory nodes of the bytes that a job reads and writes; -1 is unknown, as for a new or cleared job. The policy of
+// a mover learns what each thread and work queue takes for each pair of nodes. HW_CODE_BUSY while the job runs.
+enum hw_code hw_move_job_set_nodes(struct hw_move_job *job,
+                                   int32_t source,
+                                   int32_t target);
+
+// Sets the time in nanoseconds from the begin of each run within which a job should end; 0 is none, as for a new or cleared
+// job. The policy of a mover prefers an engine that is expected to end the job in time. A job that takes longer is done
+// nevertheless. HW_CODE_BUSY while the job runs.
+enum hw_code hw_move_job_set_time_limit(struct hw_move_job *job,
+                                        uint64_t nanoseconds);
 
 // Adds `bytes` bytes of the program's own memory, or of hw_pool_alloc, to a job, and writes its number in the job to
 // `number`: memories count from 0. `access` is HW_MOVE_READ or HW_MOVE_WRITE. HW_CODE_OVERLAP if a byte of it is in another

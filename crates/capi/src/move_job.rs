@@ -10,8 +10,10 @@ use crate::ffi::{OutPointer, check_pointer, run_call};
 use crate::job_memory::{JobMemory, MemoryUse};
 use crate::move_step::HwMoveStep;
 use crate::open_job::{JOBS, MoveJobHandle, OpenJob};
-use headwater_dma::mover::{CacheIntent, MoveDurability, StepResult};
+use headwater_dma::mover::{CacheIntent, MemoryNodes, MoveDurability, StepResult};
+use headwater_host::clock::Nanos;
 use headwater_host::copy::persist::DrainPromise;
+use headwater_host::numa::{NODES_MAX, NodeId};
 use headwater_host::width::narrow;
 use std::ffi::c_void;
 
@@ -90,7 +92,7 @@ pub extern "C" fn hw_move_job_destroy(job: *mut MoveJobHandle) -> ResultCode {
     run_call(|| JOBS.remove_if(job, |open| open.check_idle()).map(drop))
 }
 
-/// Removes memories, steps and results from a job, so that it can be filled again. HW_CODE_BUSY while it runs.
+/// Removes memories, nodes, steps, results and the time limit from a job, so that it can be filled again. HW_CODE_BUSY while it runs.
 #[unsafe(no_mangle)]
 pub extern "C" fn hw_move_job_clear(job: *mut MoveJobHandle) -> ResultCode {
     run_call(|| {
@@ -99,6 +101,44 @@ pub extern "C" fn hw_move_job_clear(job: *mut MoveJobHandle) -> ResultCode {
             Ok(())
         })
     })
+}
+
+/// Sets the memory nodes of the bytes that a job reads and writes; -1 is unknown, as for a new or cleared job. The policy of
+/// a mover learns what each thread and work queue takes for each pair of nodes. HW_CODE_BUSY while the job runs.
+#[unsafe(no_mangle)]
+pub extern "C" fn hw_move_job_set_nodes(job: *mut MoveJobHandle, source: i32, target: i32) -> ResultCode {
+    run_call(|| {
+        let nodes =
+            MemoryNodes { source: read_node(source, "source")?, target: read_node(target, "target")? };
+        JOBS.with(job, |open| {
+            open.idle()?.nodes = nodes;
+            Ok(())
+        })
+    })
+}
+
+/// Sets the time in nanoseconds from the begin of each run within which a job should end; 0 is none, as for a new or cleared
+/// job. The policy of a mover prefers an engine that is expected to end the job in time. A job that takes longer is done
+/// nevertheless. HW_CODE_BUSY while the job runs.
+#[unsafe(no_mangle)]
+pub extern "C" fn hw_move_job_set_time_limit(job: *mut MoveJobHandle, nanoseconds: u64) -> ResultCode {
+    run_call(|| {
+        JOBS.with(job, |open| {
+            open.idle()?.time_limit = (nanoseconds > 0).then_some(Nanos(nanoseconds));
+            Ok(())
+        })
+    })
+}
+
+fn read_node(node: i32, field: &'static str) -> Result<Option<NodeId>, CallError> {
+    match u32::try_from(node) {
+        Ok(node) if node < NODES_MAX => Ok(Some(NodeId(node))),
+        Err(_) if node == -1 => Ok(None),
+        _ => {
+            let choice = "-1 for an unknown node, or a node from 0 to 1023";
+            Err(CallError::InvalidValue { field, value: u64::from(node.cast_unsigned()), choice })
+        }
+    }
 }
 
 /// Adds `bytes` bytes of the program's own memory, or of hw_pool_alloc, to a job, and writes its number in the job to

@@ -12,6 +12,7 @@ use crate::mover_settings::HwMoverSettings;
 use crate::open_job::MoveJobHandle;
 use crate::shared_mover::{MoveTicketHandle, MoverState, SharedMover};
 use crate::statistics::write_prefix;
+use headwater_dma::mover::policy::DecisionReason;
 use headwater_host::clock::{Clock, Nanos};
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -57,12 +58,17 @@ pub struct MoverTotals {
     pub running: u64,
     /// Started jobs that have ended and were not taken.
     pub ended: u64,
+    /// Decisions that passed over an engine because it might have missed a job's time limit.
+    pub passed_over_decisions: u64,
+    /// Decisions about jobs whose time limit no engine was expected to meet for certain.
+    pub missed_limit_decisions: u64,
 }
 
 impl MoverTotals {
     fn of(state: &MoverState) -> Self {
         let (jobs, channels) = (state.mover.counters(), state.mover.channel_counters());
         let (running, ended) = state.started_jobs();
+        let decisions = state.mover.policy().map(|policy| *policy.counters()).unwrap_or_default();
         Self {
             large_jobs: jobs.large_jobs,
             large_bytes: jobs.large_bytes,
@@ -74,9 +80,11 @@ impl MoverTotals {
             abandoned: channels.abandoned,
             refused: channels.refused,
             page_faults: channels.page_faults,
-            frozen_decisions: state.mover.policy().map_or(0, |policy| policy.counters().frozen),
+            frozen_decisions: decisions.frozen,
             running: running as u64,
             ended: ended as u64,
+            passed_over_decisions: decisions.of(DecisionReason::Deadline),
+            missed_limit_decisions: decisions.of(DecisionReason::DeadlineMissed),
         }
     }
 }

@@ -8,7 +8,8 @@ use crate::handle_table::HandleTable;
 use crate::job_memory::JobMemory;
 use crate::move_error::MoveCallError;
 use crate::move_step::HwMoveStep;
-use headwater_dma::mover::{CacheIntent, MoveDurability, MoveJob, MoveStep, StepResult};
+use headwater_dma::mover::{CacheIntent, MemoryNodes, MoveDurability, MoveJob, MoveStep, StepResult};
+use headwater_host::clock::{Clock, Nanos};
 use headwater_host::copy::persist::DrainPromise;
 use std::ptr;
 
@@ -35,6 +36,9 @@ pub(crate) struct OpenJob {
     steps: Vec<MoveStep>,
     durability: MoveDurability,
     cache_intent: CacheIntent,
+    pub(crate) nodes: MemoryNodes,
+    /// The time from the begin of each run within which it should end.
+    pub(crate) time_limit: Option<Nanos>,
     /// The results of the last run.
     results: Vec<StepResult>,
     promise: Option<DrainPromise>,
@@ -50,6 +54,8 @@ impl OpenJob {
             steps: Vec::new(),
             durability,
             cache_intent,
+            nodes: MemoryNodes::default(),
+            time_limit: None,
             results: Vec::new(),
             promise: None,
             is_running: false,
@@ -90,8 +96,9 @@ impl OpenJob {
         Ok(number)
     }
 
-    /// Removes memories, steps and results.
+    /// Removes memories with their nodes, steps, results and the time limit.
     pub(crate) fn clear(&mut self) {
+        (self.nodes, self.time_limit) = (MemoryNodes::default(), None);
         self.memories.clear();
         self.steps.clear();
         self.results.clear();
@@ -110,13 +117,15 @@ impl OpenJob {
         self.promise
     }
 
-    /// Returns a job for the mover, to which the memories are lent.
-    fn begin(&mut self) -> MoveJob {
+    /// Returns a job for the mover, to which the memories are lent. `clock` is that of the mover.
+    fn begin(&mut self, clock: &Clock) -> MoveJob {
         self.results.clear();
         self.promise = None;
         let mut job = std::mem::take(&mut self.spare)
             .with_durability(self.durability)
-            .with_cache_intent(self.cache_intent);
+            .with_cache_intent(self.cache_intent)
+            .with_nodes(self.nodes)
+            .with_deadline(self.time_limit.map(|limit| clock.now().after(limit)));
         for memory in &self.memories {
             job.add_memory(memory.lend());
         }
@@ -143,8 +152,8 @@ pub(crate) struct RunningJob {
 
 impl RunningJob {
     /// Begins a run. One thread begins it: a second one gets an error, until the run has ended.
-    pub(crate) fn begin(job: *const MoveJobHandle) -> Result<(Self, MoveJob), CallError> {
-        let lent = JOBS.with(job, |open| Ok(open.idle()?.begin()))?;
+    pub(crate) fn begin(job: *const MoveJobHandle, clock: &Clock) -> Result<(Self, MoveJob), CallError> {
+        let lent = JOBS.with(job, |open| Ok(open.idle()?.begin(clock)))?;
         Ok((Self { number: job.addr() }, lent))
     }
 
@@ -169,5 +178,42 @@ impl Drop for RunningJob {
             open.is_running = false;
             Ok(())
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::code::ResultCode;
+    use crate::move_job::{
+        hw_move_job_clear, hw_move_job_create, hw_move_job_set_nodes, hw_move_job_set_time_limit,
+    };
+    use headwater_host::numa::NodeId;
+
+    #[test]
+    fn run_has_the_nodes_of_its_job_and_a_deadline_from_its_own_begin() {
+        let (clock, mut job) = (Clock::start(), ptr::null_mut());
+        // SAFETY: `job` can be written.
+        assert_eq!(unsafe { hw_move_job_create(0, &raw mut job) }, ResultCode::Ok);
+        let begin = || {
+            let (running, lent) = RunningJob::begin(job, &clock).unwrap();
+            drop(running);
+            lent
+        };
+        assert_eq!((begin().deadline(), begin().nodes()), (None, MemoryNodes::default()));
+        assert_eq!(hw_move_job_set_nodes(job, 3, -1), ResultCode::Ok);
+        assert_eq!(hw_move_job_set_time_limit(job, 1_000_000), ResultCode::Ok);
+        let nodes = MemoryNodes { source: Some(NodeId(3)), target: None };
+        for _ in 0..2 {
+            let before = clock.now();
+            let lent = begin();
+            let limit = Nanos(1_000_000);
+            let earliest = before.after(limit)..=clock.now().after(limit);
+            assert!(lent.deadline().is_some_and(|deadline| earliest.contains(&deadline)), "{lent:?}");
+            assert_eq!(lent.nodes(), nodes);
+        }
+        assert_eq!(hw_move_job_clear(job), ResultCode::Ok);
+        assert_eq!((begin().deadline(), begin().nodes()), (None, MemoryNodes::default()));
+        JOBS.remove_if(job, |_| Ok(())).unwrap();
     }
 }

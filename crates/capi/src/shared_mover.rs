@@ -152,7 +152,7 @@ impl SharedMover {
 
     /// Does a job, and returns when it is done.
     pub(crate) fn run(&self, job: *const MoveJobHandle) -> Result<(), CallError> {
-        let (running, mut lent) = RunningJob::begin(job)?;
+        let (running, mut lent) = RunningJob::begin(job, &self.clock)?;
         self.with(|state| {
             state.mover.run(&mut lent).map_err(MoveCallError::from)?;
             state.settle();
@@ -172,7 +172,7 @@ impl SharedMover {
             if state.started.len() >= STARTED_JOBS_MAX {
                 return Err(MoveCallError::Full { max: STARTED_JOBS_MAX }.into());
             }
-            let (running, lent) = RunningJob::begin(job)?;
+            let (running, lent) = RunningJob::begin(job, &self.clock)?;
             let id = state.next_id();
             let ticket: *mut MoveTicketHandle = TICKETS.add(OpenTicket { mover: Arc::clone(self), id })?;
             match state.mover.start(lent) {

@@ -131,6 +131,29 @@ static void every_step(hw_mover *mover, uint32_t flags) {
         CHECK_CODE(hw_move_job_promise(job, &promise), HW_CODE_OK);
         CHECK(promise == HW_PROMISE_PERSISTENT || promise == HW_PROMISE_VISIBLE_ONLY);
     }
+    /* Nodes and a time limit change which engine does a job, and nothing else. */
+    CHECK_CODE(hw_move_job_set_nodes(job, 1024, -1), HW_CODE_CONFIG);
+    CHECK_CODE(hw_move_job_set_nodes(job, 0, -2), HW_CODE_CONFIG);
+    CHECK_CODE(hw_move_job_set_nodes(job, 0, 0), HW_CODE_OK);
+    for (uint64_t limit = 0; limit < 3; limit++) {
+        CHECK_CODE(hw_move_job_set_time_limit(job, limit * 500000), HW_CODE_OK);
+        noise(source, BYTES, 50 + (unsigned)limit);
+        CHECK_CODE(hw_mover_run(mover, job), HW_CODE_OK);
+        CHECK(memcmp(first, source, half) == 0 && memcmp(first + half, source, half) == 0);
+    }
+    /* No engine meets a nanosecond: the job is done nevertheless. A mover without channels takes no decision. */
+    hw_mover_totals totals = {0};
+    CHECK_CODE(hw_move_job_set_time_limit(job, 1), HW_CODE_OK);
+    /* A thread that held up its caller gets no job for 512 decisions. */
+    for (unsigned round = 0; round < 600 && totals.missed_limit_decisions == 0; round++) {
+        if (round > 0 && totals.channel_jobs == 0) break;
+        hw_move_ticket *ticket = NULL;
+        CHECK_CODE(hw_mover_start(mover, job, &ticket), HW_CODE_OK);
+        CHECK_CODE(hw_mover_wait(mover, ticket, HW_FOREVER), HW_CODE_OK);
+        CHECK(memcmp(first, source, half) == 0);
+        CHECK_CODE(hw_mover_statistics(mover, &totals, sizeof totals), HW_CODE_OK);
+    }
+    CHECK(totals.missed_limit_decisions > 0 || totals.channel_jobs == 0);
     /* Cleared, it is filled again; without a flush a job that is not persistent promises nothing. */
     CHECK_CODE(hw_move_job_clear(job), HW_CODE_OK);
     from = lend(job, source, 10, HW_MOVE_READ), one = lend(job, first, 10, HW_MOVE_WRITE);
