@@ -33,7 +33,7 @@ struct PlotSpec {
 enum PlotForm {
     /// A line for each series.
     Lines { series: &'static str, x: (&'static str, PlotAxis), y: (&'static str, PlotAxis) },
-    /// A bar for each row, from `low` or the start of the axis to `value`.
+    /// A bar for each row, from `low` or the start of the axis to `value`; the column `note`, where it is one, stands behind.
     Bars {
         group: &'static str,
         label: &'static str,
@@ -163,6 +163,7 @@ impl PlotSpec {
                         label: row[label].as_str().unwrap_or_default().to_owned(),
                         low: low.and_then(|low| row[low].as_f64()),
                         value: row[value.0].as_f64(),
+                        note: row["note"].as_str().unwrap_or_default().to_owned(),
                     };
                     groups.iter_mut().last().into_iter().for_each(|last| last.bars.push(bar.clone()));
                 }

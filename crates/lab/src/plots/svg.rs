@@ -37,6 +37,8 @@ pub(super) struct PlotBar {
     /// The start of the bar; that of the axis if `None`.
     pub(super) low: Option<f64>,
     pub(super) value: Option<f64>,
+    /// Text behind the value.
+    pub(super) note: String,
 }
 
 const WIDTH: f64 = 860.0;
@@ -46,7 +48,7 @@ const BOTTOM: f64 = 44.0;
 const LINE_LEFT: f64 = 70.0;
 const LINE_RIGHT: f64 = 250.0;
 const BAR_LEFT: f64 = 330.0;
-const BAR_RIGHT: f64 = 80.0;
+const BAR_RIGHT: f64 = 190.0;
 const BAR_PITCH: f64 = 20.0;
 /// Colours that stay apart for readers who do not see red and green apart, and in grey.
 const COLOURS: [&str; 7] = ["#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb"];
@@ -244,7 +246,7 @@ pub(super) fn bar_plot(title: &str, axis: PlotAxis, groups: &[BarGroup]) -> Stri
                 }
                 _ => scale.text(value),
             };
-            svg.text((to + 6.0, at - 4.0), "start", &text);
+            svg.text((to + 6.0, at - 4.0), "start", &(text + &escape(&bar.note)));
         }
     }
     svg.end()
@@ -295,14 +297,14 @@ mod tests {
 
     #[test]
     fn bar_is_as_long_as_its_value_and_begins_at_its_low_end() {
-        let bar = |low, value| PlotBar { label: "a".to_owned(), low, value };
+        let bar = |low, value| PlotBar { label: "a".to_owned(), low, value, note: " (n)".to_owned() };
         let bars = vec![bar(None, Some(10.0)), bar(Some(5.0), Some(10.0)), bar(None, None)];
         let svg = bar_plot("a", PlotAxis::Linear("x"), &[BarGroup { name: "g".to_owned(), bars }]);
         let drawn: Vec<&str> = svg.lines().filter(|line| line.contains("class=\"bar\"")).collect();
-        // 450 pixels are 10.5.
+        // 340 pixels are 10.5.
         assert_eq!(drawn.len(), 2);
-        assert!(drawn[0].contains("x=\"330.0\"") && drawn[0].contains("width=\"428.6\""), "{}", drawn[0]);
-        assert!(drawn[1].contains("x=\"544.3\"") && drawn[1].contains("width=\"214.3\""), "{}", drawn[1]);
-        assert!(svg.contains(">5 to 10<"));
+        assert!(drawn[0].contains("x=\"330.0\"") && drawn[0].contains("width=\"323.8\""), "{}", drawn[0]);
+        assert!(drawn[1].contains("x=\"491.9\"") && drawn[1].contains("width=\"161.9\""), "{}", drawn[1]);
+        assert!(svg.contains(">5 to 10 (n)<"));
     }
 }

@@ -82,13 +82,12 @@ fn all_ranges() -> Vec<StudyRange> {
 
 /// Adds the range of the break-even for each dimension, and for each number of channels.
 pub(super) fn ranges(findings: &mut StudyFindings) {
-    for range in all_ranges() {
-        let waited = StudyPoint { durability: range.durability, ..StudyPoint::synchronous(64) };
-        let list = StudyPoint { copies: 32, depth: 2, ..waited };
-        for (jobs, point, longest) in
-            [("waited for", waited, LONGEST), ("lists of 32", list, LONGEST_IN_FLIGHT)]
-        {
-            let point = |bytes| StudyPoint { bytes, ..point };
+    let waited = StudyPoint::synchronous(64);
+    let list = StudyPoint { copies: 32, depth: 2, ..waited };
+    for (jobs, point, longest) in [("waited for", waited, LONGEST), ("lists of 32", list, LONGEST_IN_FLIGHT)]
+    {
+        for range in all_ranges() {
+            let point = |bytes| StudyPoint { bytes, durability: range.durability, ..point };
             add_range(findings, (range.dimension, range.varied, jobs), &range.cases, longest, point);
         }
     }
@@ -117,6 +116,8 @@ fn add_range(
         gains.push(1.0 / (1.0 - found.gain));
     }
     gains.sort_by(f64::total_cmp);
+    let never = cases.len() - lengths.len();
+    let note = if never > 0 { format!("; {never} of {} never", cases.len()) } else { String::new() };
     findings.found.rows.push(
         ReportRow::new()
             .with("label", "MODEL")
@@ -126,8 +127,9 @@ fn add_range(
             .with("jobs", jobs)
             .with("lowest_break_even_bytes", lengths.iter().min().map(|bytes| *bytes as u64))
             .with("highest_break_even_bytes", lengths.iter().max().map(|bytes| *bytes as u64))
-            .with("never", (cases.len() - lengths.len()) as u64)
+            .with("never", never as u64)
             .with("cases", cases.len() as u64)
+            .with("note", note)
             .with("least_times_the_cpu", gains.first().copied())
             .with("most_times_the_cpu", gains.last().copied()),
     );
@@ -148,6 +150,7 @@ mod tests {
         assert!(high.is_some_and(|bytes| (40_000..70_000).contains(&bytes)), "{row}");
         // 2.99 bytes a nanosecond are fewer than the CPU's at every length.
         assert_eq!((row["never"].as_u64(), row["cases"].as_u64()), (Some(1), Some(3)));
+        assert_eq!(row["note"].as_str(), Some("; 1 of 3 never"));
         assert_eq!(findings.wrong_bytes, 0);
     }
 }
