@@ -7,6 +7,7 @@ pub mod device_scan;
 pub mod machine;
 pub mod memory;
 pub mod mover;
+pub mod mover_choices;
 pub mod storage;
 pub mod tiers;
 

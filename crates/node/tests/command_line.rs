@@ -206,6 +206,8 @@ fn doctor_lists_copies_and_work_queues_for_the_mover() {
     let text = doctor(&[]);
     assert!(text.contains("sw channel") && text.contains("not yet run on silicon"), "{text}");
     assert!(text.contains("wq0.0") && text.contains("shared, 16 entries"), "{text}");
+    let chosen = doctor(&["--mover-threads", "1"]);
+    assert!(chosen.contains("thread 0") && chosen.contains("shorter than the threshold"), "{chosen}");
     let json: serde_json::Value = serde_json::from_str(&doctor(&["--json"])).unwrap();
     assert_eq!(json["rows"].as_array().map(Vec::len), Some(6));
     assert!(json["rows"][0]["cached_ns"].as_u64() > Some(0));

@@ -32,18 +32,27 @@ pub(super) fn open_mover(config: &NodeConfig, clock: Clock, spin: Nanos) -> Resu
     if config.mover_dsa {
         open_work_queues(&mut channels)?;
     }
-    let policy = PolicyConfig {
-        threshold_bytes: [LARGE_JOB_BYTES as u64; MoveDirection::ALL.len()],
-        ..PolicyConfig::of_channels(config.mover_threads.into(), config.mover_dsa)
-    };
-    Ok(Mover::with_channels(channels, policy, clock))
+    Ok(Mover::with_channels(channels, policy_config(config.mover_threads, config.mover_dsa), clock))
 }
 
-/// Opens a channel to each work queue that this process may use, as many as a mover has channels.
-fn open_work_queues(channels: &mut Vec<Box<dyn MoveChannel>>) -> Result<(), String> {
+/// Returns the settings of the policy for so many threads, and for work queues if there are some.
+#[must_use]
+pub(crate) fn policy_config(threads: u8, has_work_queues: bool) -> PolicyConfig {
+    PolicyConfig {
+        threshold_bytes: [LARGE_JOB_BYTES as u64; MoveDirection::ALL.len()],
+        ..PolicyConfig::of_channels(threads.into(), has_work_queues)
+    }
+}
+
+/// Opens a channel to each work queue that this process may use, as many as a mover has channels. Returns the names of the
+/// queues, in the order of their channels.
+///
+/// # Errors
+/// No work queue can be used; the text says why.
+pub(crate) fn open_work_queues(channels: &mut Vec<Box<dyn MoveChannel>>) -> Result<Vec<String>, String> {
     let queues = discover(&dsa_roots()).map_err(|error| format!("mover-dsa: {error}"))?;
     let instructions = DsaInstructions::detect();
-    let (mut opened, mut reasons) = (0, Vec::new());
+    let (mut opened, mut reasons) = (Vec::new(), Vec::new());
     for queue in &queues {
         if channels.len() >= CHANNELS_MAX {
             tracing::warn!(queue = %queue.id, "not used: a mover has at most {CHANNELS_MAX} channels");
@@ -57,7 +66,7 @@ fn open_work_queues(channels: &mut Vec<Box<dyn MoveChannel>>) -> Result<(), Stri
                     way = channel.way().name(),
                     "DSA work queue is open; {NOT_RUN_ON_SILICON}"
                 );
-                opened += 1;
+                opened.push(queue.id.to_string());
                 channels.push(Box::new(channel));
             }
             Err(error) => {
@@ -66,8 +75,8 @@ fn open_work_queues(channels: &mut Vec<Box<dyn MoveChannel>>) -> Result<(), Stri
             }
         }
     }
-    if opened == 0 {
+    if opened.is_empty() {
         return Err(format!("mover-dsa: no work queue can be used: {}", reasons.join("; ")));
     }
-    Ok(())
+    Ok(opened)
 }

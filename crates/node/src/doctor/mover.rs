@@ -1,14 +1,13 @@
 //! `headwater doctor --mover`: how fast this machine copies, and the channels that the mover of a node would use.
 //!
-//! Input: copies of some sizes, the features of the processor, work queues of DSA devices. Output: a table, the thresholds, and
-//! findings. Nothing is changed and nothing needs root. A work queue is opened for a moment and closed.
+//! Input: copies of some sizes, the features of the processor, work queues of DSA devices. Output: a table, the thresholds, the
+//! choices of a mover with the channels that there are, and findings. Nothing is changed and nothing needs root. A work queue is opened for a moment and closed.
 
+use super::mover_choices::{MoverChoices, channel_time, whole_job};
 use super::{DoctorFinding, FindingVerdict};
 use crate::config::ByteSize;
 use crate::daemon::node_mover::dsa_roots;
-use headwater_dma::mover::{
-    DsaChannel, DsaConfig, LARGE_JOB_BYTES, MemoryPlace, MoveChannel as _, MoveJob, MoveStep, SoftwareChannel,
-};
+use headwater_dma::mover::{DsaChannel, DsaConfig, LARGE_JOB_BYTES, SoftwareChannel};
 use headwater_host::clock::{Clock, Nanos};
 use headwater_host::copy::persist::{
     PersistentCopies, STREAMING_PERSIST_BYTES_MIN, WriteBackInstruction, write_back_instruction,
@@ -21,11 +20,11 @@ use serde::Serialize;
 use std::fmt;
 
 /// The sizes of the table, in bytes.
-const SIZES: [usize; 6] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20];
+pub(super) const SIZES: [usize; 6] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20];
 /// The time that a cell is measured for.
 const CELL: Nanos = Nanos::from_millis(3);
 /// The time that a software channel polls before it sleeps: longer than a cell takes.
-const SPIN: Nanos = Nanos::from_millis(5);
+pub(super) const SPIN: Nanos = Nanos::from_millis(5);
 
 /// The time of each way to copy one size, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -53,18 +52,24 @@ pub struct MoverReport {
     pub threshold_bytes: u64,
     /// The length in bytes from which a persistent copy passes the cache by.
     pub persistent_streaming_bytes: u64,
+    /// The choices of a mover; `None` without a channel.
+    pub choices: Option<MoverChoices>,
     /// Kernels, channels and reasons.
     pub findings: Vec<DoctorFinding>,
 }
 
 impl MoverReport {
-    /// Returns the report of this machine. Measures for about 100 ms.
+    /// Returns the report of this machine, with the choices of a mover that has so many threads, and the work queues that this
+    /// process can open. Measures for about 100 ms, and for 200 ms more with channels.
     #[must_use]
-    pub fn measure() -> Self {
+    pub fn measure(threads: u8) -> Self {
         let clock = Clock::start();
         let mut channel = SoftwareChannel::start(clock, SPIN);
         let rows = SIZES.map(|bytes| CopyRow {
-            software_channel_ns: channel.as_mut().ok().map(|channel| channel_copy(channel, clock, bytes)),
+            software_channel_ns: channel
+                .as_mut()
+                .ok()
+                .and_then(|channel| channel_time(channel, clock, whole_job(bytes))),
             ..cpu_row(clock, bytes)
         });
         let mut findings = vec![kernels(), persistence()];
@@ -75,7 +80,19 @@ impl MoverReport {
             Err(error) => DoctorFinding::new("software channel", FindingVerdict::StandIn, "none").why(error.to_string()),
         });
         findings.extend(work_queues(&dsa_roots(), DsaInstructions::detect()));
+        // Its thread must not take a core from those of the mover.
+        drop(channel);
+        let choices = match MoverChoices::measure(threads, clock) {
+            Ok(choices) => choices,
+            Err(error) => {
+                findings.push(
+                    DoctorFinding::new("choices", FindingVerdict::StandIn, "none").why(error.to_string()),
+                );
+                None
+            }
+        };
         Self {
+            choices,
             rows: rows.to_vec(),
             threshold_bytes: LARGE_JOB_BYTES as u64,
             persistent_streaming_bytes: STREAMING_PERSIST_BYTES_MIN as u64,
@@ -137,7 +154,7 @@ fn work_queue(queue: &WorkQueueInfo, instructions: DsaInstructions) -> DoctorFin
 }
 
 /// Returns the time of one call, of as many as fit the time of a cell.
-fn time_of(clock: Clock, mut call: impl FnMut()) -> u64 {
+pub(super) fn time_of(clock: Clock, mut call: impl FnMut()) -> u64 {
     call();
     let begun = clock.now();
     let mut calls = 0;
@@ -171,32 +188,6 @@ fn cpu_row(clock: Clock, bytes: usize) -> CopyRow {
         }),
         software_channel_ns: None,
     }
-}
-
-/// Returns the time of a copy on a software channel, from the submission to its end.
-fn channel_copy(channel: &mut SoftwareChannel, clock: Clock, bytes: usize) -> u64 {
-    let mut job = MoveJob::new();
-    job.add_memory(vec![1; bytes]);
-    job.add_memory(vec![0; bytes]);
-    let mut job = Some(job);
-    time_of(clock, || {
-        let Some(mut next) = job.take() else { return };
-        let memories: Vec<_> = next.drain_memories().collect();
-        for memory in memories {
-            next.add_memory(memory);
-        }
-        let from = MemoryPlace::new(0, 0).range(bytes);
-        next.add_step(MoveStep::Copy { from, to: MemoryPlace::new(1, 0) });
-        job = match channel.submit(0, next, clock.now()) {
-            Ok(()) => loop {
-                if let Some(ended) = channel.poll(clock.now()) {
-                    break Some(ended.job);
-                }
-                std::hint::spin_loop();
-            },
-            Err(refused) => Some(refused.job),
-        };
-    })
 }
 
 /// A column of the table: heading, and cell.
@@ -235,6 +226,14 @@ impl fmt::Display for MoverReport {
             ByteSize(self.threshold_bytes),
             ByteSize(self.persistent_streaming_bytes)
         )?;
+        match &self.choices {
+            Some(choices) => write!(f, "\n{choices}")?,
+            None => writeln!(
+                f,
+                "\n  no channel: the CPU does every job. `--mover-threads N` shows what a mover with threads chooses; work \
+                 queues of DSA devices are used where there are some"
+            )?,
+        }
         for finding in &self.findings {
             write!(f, "\n{finding}")?;
         }
@@ -290,7 +289,7 @@ mod tests {
 
     #[test]
     fn report_has_a_row_for_each_size_and_serialises() {
-        let report = MoverReport::measure();
+        let report = MoverReport::measure(0);
         let text = report.to_string();
         for what in ["4 KiB", "4 MiB", "sw channel", "write-back", "DSA", NOT_RUN_ON_SILICON] {
             assert!(text.contains(what), "{what} is missing in\n{text}");
@@ -298,6 +297,7 @@ mod tests {
         let json = serde_json::to_value(&report).unwrap();
         assert_eq!(json["rows"].as_array().map(Vec::len), Some(SIZES.len()));
         assert_eq!(json["threshold_bytes"], 16_384);
+        assert!(json["choices"].is_null() && text.contains("no channel: the CPU does every job"), "{text}");
         assert_eq!(rate(4_096, 1_000), "4.09");
     }
 }
