@@ -440,7 +440,7 @@ impl RecordLog {
         self.programs.submit(self.traits, media, dram, now)
     }
 
-    /// Completes a program: unpins its page and returns its frame.
+    /// Completes a program: unpins its page, returns its frame, and returns the page.
     ///
     /// # Panics
     /// No program with this id is in flight.

@@ -226,9 +226,15 @@ impl<M: Media> Ftl<M> {
             return Ok(false);
         };
         let (block, pages) = (victim.block, usize::from(self.blocks().get(victim.block).pages));
+        let is_left = victim.find_page(pages, |page| self.blocks().needs_page(block, page));
         // Where nothing in it, or in the rest of it, is needed, its pages are not read.
-        if self.is_garbage(&victim) || !victim.find_page(pages, |page| self.blocks().needs_page(block, page))
-        {
+        let is_garbage = self.is_garbage(&victim);
+        if is_garbage && !self.collector.pages.is_quiet() {
+            self.collector.pages.wait(0);
+            self.collector.victim = Some(victim);
+            return Ok(false);
+        }
+        if is_garbage || !is_left {
             self.finish_victim(block);
             return Ok(false);
         }
@@ -287,7 +293,7 @@ impl<M: Media> Ftl<M> {
         let entry = self.blocks().get(victim.block);
         let has_tombstones =
             || entry.tombstone_bytes > 0 && (victim.offset > 0 || self.blocks().cost(victim.block) > 0);
-        entry.live_bytes == 0 && self.collector.pages.is_quiet() && !has_tombstones()
+        entry.live_bytes == 0 && !has_tombstones()
     }
 
     /// Returns a stall if the next page is not cached: with every page that is not cached, and is needed, or is left.
@@ -357,6 +363,10 @@ impl<M: Media> Ftl<M> {
         let needed =
             header.sequence >= self.blocks().watermark() && !self.is_version_1(entry.address.block());
         if !needed || mutant(Mutant::TombstoneDropped) {
+            // A damaged header may name any length.
+            if self.is_intact(entry, header) == Ok(true) {
+                self.flash.blocks_mut().remove_tombstone(entry.address, entry.units);
+            }
             return Ok(MoveOutcome::Done);
         }
         if !self.is_intact(entry, header)? {
@@ -437,6 +447,7 @@ impl<M: Media> Ftl<M> {
     /// Ends with a block of which nothing is needed: it may be erased once everything that was appended so far is durable.
     pub(super) fn evacuate(&mut self, block: BlockId) {
         self.flash.blocks_mut().mark_evacuated(block);
+        self.flash.drop_evacuated(block);
         let order = self.blocks().get(block).order;
         // No commit for each block: it would waste the rest of its last page and a guard.
         let barrier = self.flash.log().barrier();

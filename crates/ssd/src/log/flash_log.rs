@@ -356,6 +356,7 @@ impl<M: Media> FlashLog<M> {
         if is_used && self.blocks.get(page.block).is_extent() {
             self.page_cache.drop_unpinned(page);
         }
+        self.drop_if_replaced(page);
     }
 
     /// Takes a frame of device DRAM; `None` if every frame is in use.

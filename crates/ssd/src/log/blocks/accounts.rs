@@ -2,27 +2,46 @@
 //!
 //! Input: records that are written, replaced, removed and moved. Output: the accounts of the blocks that they lie in, and of the
 //! medium. Invariant: the live bytes of a block are those of the records that the index names there. The counts of its pages
-//! only say where collection looks first.
+//! say only where collection looks first, and which pages leave device DRAM.
 
 use super::{BlockEntry, BlockState, BlockTable};
 use crate::command::Sequence;
 use crate::log::record::{RecordAddress, UNIT_BYTES};
 use crate::media::geometry::{BLOCK_DATA_BYTES, BlockId, PAGE_DATA_BYTES, PAGES_PER_BLOCK};
 
-/// The number of live records and tombstones that start in each page of each block, those that reach into a block counted in
-/// its first page. Tombstones that recovery takes from a checkpoint are not counted.
+/// The number of live records and tombstones that lie in each page of each block, wholly or in part. Tombstones that recovery
+/// takes from a checkpoint are not counted: the first of them that is moved takes the count of another record of its page.
 #[derive(Debug)]
-pub(super) struct NeededRecords(Vec<[u8; PAGES_PER_BLOCK]>);
+pub(super) struct NeededRecords(Vec<u8>);
 
 impl NeededRecords {
     /// Makes the counts of empty blocks.
     pub(super) fn new(blocks: usize) -> Self {
-        Self(vec![[0; PAGES_PER_BLOCK]; blocks])
+        Self(vec![0; blocks * PAGES_PER_BLOCK])
     }
 
     /// Clears the counts of a block.
     pub(super) fn clear(&mut self, block: BlockId) {
-        self.0[block.index()] = [0; PAGES_PER_BLOCK];
+        self.pages_mut(block).fill(0);
+    }
+
+    fn pages(&self, block: BlockId) -> &[u8] {
+        &self.0[block.index() * PAGES_PER_BLOCK..][..PAGES_PER_BLOCK]
+    }
+
+    fn pages_mut(&mut self, block: BlockId) -> &mut [u8] {
+        &mut self.0[block.index() * PAGES_PER_BLOCK..][..PAGES_PER_BLOCK]
+    }
+
+    /// Counts a record in the pages of a block that it lies in, or counts it no more.
+    fn change(&mut self, block: BlockId, (offset, bytes): (usize, usize), record: RecordChange) {
+        let pages = offset / PAGE_DATA_BYTES..(offset + bytes).div_ceil(PAGE_DATA_BYTES);
+        for needed in &mut self.pages_mut(block)[pages] {
+            *needed = match record {
+                RecordChange::Added => needed.saturating_add(1),
+                RecordChange::Removed => needed.saturating_sub(1),
+            };
+        }
     }
 }
 
@@ -48,11 +67,7 @@ impl BlockTable {
         let mut left = units as usize * UNIT_BYTES;
         while left > 0 {
             let here = left.min(BLOCK_DATA_BYTES - offset);
-            let needed = &mut self.needed.0[block.index()][offset / PAGE_DATA_BYTES];
-            *needed = match record {
-                RecordChange::Added => needed.saturating_add(1),
-                RecordChange::Removed => needed.saturating_sub(1),
-            };
+            self.needed.change(block, (offset, here), record);
             let entry = &mut self.entries[block.index()];
             changed += u64::from(change(entry, u32::try_from(here).unwrap_or(u32::MAX)));
             if entry.state == BlockState::Closed {
@@ -111,12 +126,11 @@ impl BlockTable {
         self.tombstone_bytes -= removed;
     }
 
-    /// Returns true if a live record or a tombstone starts in a page, or reaches into the block at its first one, as far as
-    /// they are counted.
+    /// Returns true if a live record or a tombstone lies in a page, as far as they are counted.
     #[must_use]
     #[inline]
     pub fn needs_page(&self, block: BlockId, page: usize) -> bool {
-        self.needed.0[block.index()][page] > 0
+        self.needed.pages(block)[page] > 0
     }
 
     /// Raises the block's highest sequence to that of a record written into it.

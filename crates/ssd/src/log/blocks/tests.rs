@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::config::VictimPolicy;
-use crate::log::record::RecordAddress;
+use crate::log::record::{RecordAddress, UNIT_BYTES};
+use crate::media::geometry::PAGE_DATA_BYTES;
 
 fn ready(count: u32) -> BlockTable {
     let mut blocks = BlockTable::new(FlashGeometry::with_blocks(count));
@@ -84,6 +85,54 @@ fn block_that_a_map_lists_is_opened_first_and_counts_as_free_when_no_map_lists_i
     let map = blocks.begin_map();
     blocks.finish_map(map);
     assert_eq!((blocks.free_count(), blocks.unlisted_free_count()), (4, 4));
+}
+
+/// Compares the counts of the pages with a naive model: the records of each page, over blocks that continue in each other.
+#[test]
+fn pages_are_needed_as_long_as_a_record_lies_in_them() {
+    let seed = fastrand::u64(..);
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let mut blocks = ready(4);
+    let opened: Vec<BlockId> = std::iter::from_fn(|| blocks.open(Sequence(1), BlockUse::Log)).collect();
+    opened.windows(2).for_each(|pair| blocks.set_next(pair[0], pair[1]));
+    // Records of the model lie behind each other on the four blocks as on one.
+    let start = |unit: usize| {
+        let offset = unit * UNIT_BYTES;
+        RecordAddress::in_block(opened[offset / BLOCK_DATA_BYTES], offset % BLOCK_DATA_BYTES)
+    };
+    let mut records: Vec<(usize, u32, bool)> = Vec::new();
+    let all_units = 4 * BLOCK_DATA_BYTES / UNIT_BYTES;
+    let mut unit = 0;
+    while unit < all_units {
+        let units = [2, 5, 130, 200, 1_000, 9_000][rng.usize(0..6)].min(all_units - unit);
+        let (length, is_tombstone) = (u32::try_from(units).unwrap(), rng.u8(0..4) == 0);
+        match is_tombstone {
+            true => blocks.add_tombstone(start(unit), length, Sequence(unit as u64)),
+            false => blocks.add_live(start(unit), length),
+        }
+        records.push((unit, length, is_tombstone));
+        unit += units;
+    }
+    while !records.is_empty() {
+        let (unit, length, is_tombstone) = records.swap_remove(rng.usize(..records.len()));
+        match is_tombstone {
+            true => blocks.remove_tombstone(start(unit), length),
+            false => blocks.remove_live(start(unit), length),
+        }
+        if rng.u8(0..16) != 0 && !records.is_empty() {
+            continue;
+        }
+        let mut needed = vec![false; 4 * PAGES_PER_BLOCK];
+        for (unit, length, _) in &records {
+            let end = (unit + *length as usize) * UNIT_BYTES;
+            needed[unit * UNIT_BYTES / PAGE_DATA_BYTES..end.div_ceil(PAGE_DATA_BYTES)].fill(true);
+        }
+        for (page, needed) in needed.into_iter().enumerate() {
+            let (block, page) = (opened[page / PAGES_PER_BLOCK], page % PAGES_PER_BLOCK);
+            assert_eq!(blocks.needs_page(block, page), needed, "seed {seed}, {block}, page {page}");
+        }
+    }
+    assert_eq!((blocks.live_bytes(), blocks.tombstone_bytes()), (0, 0), "seed {seed}");
 }
 
 #[test]
