@@ -92,6 +92,8 @@ pub struct MovePolicy {
     config: PolicyConfig,
     /// The learned classes, and the decision at which each was used last.
     classes: Vec<(u64, LearnedClass)>,
+    /// The class that was used last: most jobs are of the class of the job before.
+    last_class: usize,
     decisions: u64,
     is_frozen: bool,
     counters: DecisionCounters,
@@ -102,9 +104,16 @@ impl MovePolicy {
     #[must_use]
     pub fn new(channels: &[ChannelTraits], config: PolicyConfig) -> Self {
         let channels = channels[..channels.len().min(CHANNELS_MAX)].to_vec();
-        let classes = Vec::with_capacity(config.classes_max.max(1));
         let counters = DecisionCounters::default();
-        Self { channels, config, classes, decisions: 0, is_frozen: false, counters }
+        Self {
+            channels,
+            config,
+            classes: Vec::new(),
+            last_class: 0,
+            decisions: 0,
+            is_frozen: false,
+            counters,
+        }
     }
 
     /// Decides which engines move a job. `loads` has one entry for each channel; a channel without one is idle.
@@ -182,10 +191,18 @@ impl MovePolicy {
     /// Returns the place of a job's class, which replaces the class that was not used for longest if there are too many.
     fn class_index(&mut self, shape: &WorkShape) -> usize {
         self.decisions += 1;
-        if let Some(found) = self.classes.iter().position(|(_, class)| class.shape.is_alike(shape)) {
-            self.classes[found].0 = self.decisions;
-            return found;
-        }
+        let is_last = self.classes.get(self.last_class).is_some_and(|(_, class)| class.shape.is_alike(shape));
+        let known = || self.classes.iter().position(|(_, class)| class.shape.is_alike(shape));
+        self.last_class = match if is_last { Some(self.last_class) } else { known() } {
+            Some(known) => known,
+            None => self.add_class(shape),
+        };
+        self.classes[self.last_class].0 = self.decisions;
+        self.last_class
+    }
+
+    /// Adds a class, and returns its place.
+    fn add_class(&mut self, shape: &WorkShape) -> usize {
         let fresh = (self.decisions, LearnedClass::new(shape, &self.channels, &self.config));
         if self.classes.len() < self.config.classes_max.max(1) {
             self.classes.push(fresh);

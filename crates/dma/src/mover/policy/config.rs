@@ -1,5 +1,9 @@
 //! The settings of the policy.
 
+/// The usual limit of classes: seven operations in two directions over nine pairs of nodes (each of two, or unknown), and a few
+/// more.
+const CLASSES_MAX: usize = 128;
+
 /// The settings of a policy. The rates are where it starts; it learns its own.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PolicyConfig {
@@ -20,7 +24,8 @@ pub struct PolicyConfig {
     pub explore_share: f64,
     /// The share by which a way must be faster to replace the one in use, or one with fewer engines.
     pub margin: f64,
-    /// The most classes of work (operation, direction, pair of nodes) that are remembered.
+    /// The most classes of work (operation, direction, pair of nodes) that are remembered; one more replaces the class that was
+    /// not used for longest. A class takes 2 KiB, and half of one for each channel.
     pub classes_max: usize,
 }
 
@@ -52,7 +57,7 @@ impl Default for PolicyConfig {
             distance_share: 0.3,
             explore_share: 0.015,
             margin: 0.02,
-            classes_max: 16,
+            classes_max: CLASSES_MAX,
         }
     }
 }

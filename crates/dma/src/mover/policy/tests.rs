@@ -370,6 +370,40 @@ fn directions_and_nodes_are_learned_apart_and_the_oldest_class_is_replaced() {
 }
 
 #[test]
+fn every_operation_between_two_nodes_is_remembered() {
+    let mut policy = policy(1);
+    let nodes = [None, Some(NodeId(0)), Some(NodeId(1))];
+    let shapes: Vec<WorkShape> = MoveOperation::ALL
+        .into_iter()
+        .flat_map(|operation| nodes.map(|source| (operation, source)))
+        .flat_map(|(operation, source)| nodes.map(|target| (operation, source, target)))
+        .flat_map(|(operation, source, target)| {
+            [MoveDirection::BetweenDram, MoveDirection::ToPersistent].map(|direction| {
+                let copy = WorkShape::copy(1 << 20);
+                WorkShape { operation, direction, source, target, ..copy }
+            })
+        })
+        .collect();
+    for shape in &shapes {
+        policy.decide(shape, &[]);
+    }
+    for shape in &shapes {
+        assert!(policy.estimate(shape, MoveEngine::Cpu, 1).is_some(), "{shape:?} was forgotten");
+    }
+}
+
+#[test]
+fn memory_of_a_class_is_what_its_setting_says() {
+    let fits = |channels: usize| {
+        let engines = (1 + channels) * engine_mix::COMPANIES;
+        engines * (size_of::<affine_fit::AffineFit>() + 3 * size_of::<f64>())
+    };
+    let bytes = |channels: usize| size_of::<(u64, LearnedClass)>() + fits(channels) + 24 * channels;
+    println!("{} {}", bytes(0), bytes(CHANNELS_MAX));
+    assert!(bytes(0) <= 2_048 && bytes(CHANNELS_MAX) <= 2_048 + 512 * CHANNELS_MAX);
+}
+
+#[test]
 fn every_plan_has_every_byte_once_and_equal_calls_give_equal_plans() {
     for seed in 0..40 {
         println!("seed {seed}");
