@@ -155,19 +155,40 @@ impl MoveEngines {
             );
         }
         let patience = BEGIN_MIN.max(Nanos(plan.predicted().0.saturating_mul(2)));
-        // What no channel has begun at the deadline the CPU does at once.
-        let begins_within = shape.time_left.map_or(patience, |left| patience.min(BEGIN_MIN.max(left)));
         for part in parts.into_iter().rev() {
-            let EndedMove { job: done, elapsed, .. } = self.finish(&part, begun, begins_within);
+            let begins_within = self.begins_within(&shape, &plan, (part.bytes, begun), patience);
+            let (EndedMove { job: done, elapsed, .. }, engine) = self.finish(&part, begun, begins_within);
             self.unload(part.channel, part.bytes);
-            let load = (part.ahead, plan.together());
-            self.observe(&shape, MoveEngine::Channel(part.channel), (part.bytes, elapsed), load);
+            // A part that was taken back for the deadline says nothing of the time of its channel.
+            if engine != MoveEngine::Cpu || begins_within >= patience {
+                let load = (part.ahead, plan.together());
+                self.observe(&shape, MoveEngine::Channel(part.channel), (part.bytes, elapsed), load);
+            }
             if elapsed.0 > patience.0.saturating_mul(LATE_FACTOR) {
                 self.counters.late += 1;
                 let rest = &mut self.channels[part.channel].rest;
                 *rest = (*rest).max(REST_DECISIONS);
             }
             job.join(done, part.rest);
+        }
+    }
+
+    /// Returns the time from the begin of a job within which a channel must begin a part. A part that the CPU can still end
+    /// before the deadline is taken back while it can; one that it cannot stays with the engine that is expected to end first.
+    fn begins_within(
+        &self,
+        shape: &WorkShape,
+        plan: &MovePlan,
+        (bytes, begun): (u64, Nanos),
+        patience: Nanos,
+    ) -> Nanos {
+        if plan.reason() == DecisionReason::DeadlineMissed {
+            return patience;
+        }
+        let Some(left) = shape.time_left else { return patience };
+        match self.policy.cpu_time(&WorkShape { bytes, ..*shape }) {
+            Some(cpu) if self.clock.now().since(begun).after(cpu) <= left => patience.min(left.since(cpu)),
+            _ => patience,
         }
     }
 
@@ -228,21 +249,22 @@ impl MoveEngines {
         }
     }
 
-    /// Returns a part when it is done. One that its channel has not begun in time the CPU does.
-    fn finish(&mut self, part: &PartInFlight, begun: Nanos, patience: Nanos) -> EndedMove {
+    /// Returns a part when it is done, and the engine that did it. One that its channel has not begun in time the CPU does.
+    fn finish(&mut self, part: &PartInFlight, begun: Nanos, begins_within: Nanos) -> (EndedMove, MoveEngine) {
         let PartInFlight { token, channel, .. } = *part;
         let mut looks = 0_u32;
         loop {
             self.collect(channel);
             if let Some(at) = self.ended.iter().position(|ended| ended.token == token) {
-                return self.ended.swap_remove(at);
+                return (self.ended.swap_remove(at), MoveEngine::Channel(channel));
             }
-            if self.clock.now() >= begun.after(patience)
+            if self.clock.now() >= begun.after(begins_within)
                 && let Some(mut job) = self.channels[channel].channel.take_back(token)
             {
                 self.counters.taken_back += 1;
                 self.clock.run_by_cpu(&mut job);
-                return EndedMove { token, job, elapsed: self.clock.now().since(begun) };
+                let elapsed = self.clock.now().since(begun);
+                return (EndedMove { token, job, elapsed }, MoveEngine::Cpu);
             }
             looks += 1;
             if looks.is_multiple_of(LOOKS_BEFORE_YIELD) {

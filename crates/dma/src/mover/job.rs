@@ -271,7 +271,8 @@ impl MoveJob {
     }
 
     /// Sets the time, on the clock of the mover, at which the job should have ended, or removes it. The policy prefers an
-    /// engine that is expected to meet it; a job that misses it is done nevertheless.
+    /// engine that is expected to meet it; a job that misses it is done nevertheless. Such a job tries no engine for the sake of
+    /// learning: if every job has a deadline, an engine that became faster is not found.
     #[must_use]
     pub fn with_deadline(mut self, deadline: Option<Nanos>) -> Self {
         self.deadline = deadline;

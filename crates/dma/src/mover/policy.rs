@@ -188,6 +188,12 @@ impl MovePolicy {
         Some(EngineEstimate { fixed_ns: fit.fixed(), ns_per_byte: fit.per_byte(), observations: fit.seen })
     }
 
+    /// Returns the time in which the CPU alone is expected to end a job for certain; `None` if no such job was decided about.
+    pub(super) fn cpu_time(&self, shape: &WorkShape) -> Option<Nanos> {
+        let (_, class) = self.classes.iter().find(|(_, class)| class.shape.is_alike(shape))?;
+        Some(class.cpu_time(shape.bytes))
+    }
+
     /// Returns the place of a job's class, which replaces the class that was not used for longest if there are too many.
     fn class_index(&mut self, shape: &WorkShape) -> usize {
         self.decisions += 1;

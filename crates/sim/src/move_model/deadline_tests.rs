@@ -5,9 +5,11 @@ use super::policy_run::channel_traits;
 use super::*;
 use bytes::Bytes;
 use fastrand::Rng;
-use headwater_dma::mover::policy::{ChannelTraits, DecisionReason, MoveEngine, PolicyConfig, WorkShape};
+use headwater_dma::mover::policy::{
+    ChannelLoad, ChannelTraits, DecisionReason, JobSplit, MoveEngine, PolicyConfig, WorkShape,
+};
 use headwater_dma::mover::{
-    MemoryNodes, MemoryPlace, MoveJob, MoveMemory, MoveStep, Mover, VirtualTime as _,
+    MemoryNodes, MemoryPlace, MoveJob, MoveMemory, MoveStep, MoveTicket, Mover, VirtualTime as _,
 };
 use headwater_host::clock::Nanos;
 use headwater_host::numa::NodeId;
@@ -124,33 +126,97 @@ fn job_behind_its_deadline_is_done() {
     assert_eq!(mover.policy().unwrap().counters().of(DecisionReason::DeadlineMissed), 10);
 }
 
-#[test]
-fn job_that_no_engine_has_begun_at_its_deadline_is_done_by_the_cpu() {
-    let run = |deadline: Option<Nanos>| {
-        let model = model(1);
+/// A mover behind a channel that has a job in flight, and that returns a job which no engine has begun.
+struct BusyChannel {
+    machine: ModelledMachine,
+    mover: Mover,
+    ahead: MoveTicket,
+}
+
+/// Bytes of the job in flight.
+const AHEAD_BYTES: usize = 400_000;
+
+impl BusyChannel {
+    /// Creates it by rates in bytes a nanosecond: the CPU's, the channel's, and that which the policy expects of the channel.
+    fn new((cpu, channel, expected): (f64, f64, f64)) -> Self {
+        let cpu = AffineTime { fixed_ns: 0.0, bytes_per_ns: cpu };
+        let channels = vec![ChannelModel::affine(1_000.0, channel)];
+        let model = MoveMachine { cpu, channels, ..model(0) };
         let machine = ModelledMachine::new(model.clone(), JobCosts::default(), 1);
         let faults = ChannelFaults { takes_back: TakeBack::BeforeBegin, ..ChannelFaults::default() };
         let channels = machine.channels(|_| channel_traits(&model.channels[0]), faults, 1);
-        let eager = PolicyConfig {
-            threshold_bytes: [1; 4],
-            cpu_bytes_per_ns: 1e-6,
-            channel_bytes_per_ns: 16.0,
+        let config = PolicyConfig {
+            cpu_bytes_per_ns: cpu.bytes_per_ns,
+            channel_bytes_per_ns: expected,
             ..PolicyConfig::default()
         };
-        let mut mover = Mover::with_virtual_time(channels, eager, Box::new(machine.clone()));
-        // 25 us on the engine.
-        let ahead = mover.start(copy_of(400_000, 1)).unwrap();
-        let mut job = copy_of(BYTES, 2).with_deadline(deadline);
-        mover.run(&mut job).unwrap();
+        let mut mover = Mover::with_virtual_time(channels, config, Box::new(machine.clone()));
+        let ahead = mover.start(copy_of(AHEAD_BYTES, 1)).unwrap();
+        assert_eq!(mover.channel_counters().channel_jobs, 1);
+        Self { machine, mover, ahead }
+    }
+
+    /// Runs a copy, and returns the time that it took.
+    fn run(&mut self, limit: Option<Nanos>) -> Nanos {
+        let begun = self.machine.now();
+        let mut job = copy_of(BYTES, 2).with_deadline(limit.map(|limit| begun.after(limit)));
+        self.mover.run(&mut job).unwrap();
         check(job, BYTES, 2);
-        let (ended, taken_back) = (machine.now(), mover.channel_counters().taken_back);
-        check(mover.wait(&ahead, Nanos::from_millis(1_000)).unwrap(), 400_000, 1);
-        (ended, taken_back)
+        self.machine.now().since(begun)
+    }
+
+    fn end(mut self) {
+        let ahead = self.mover.wait(&self.ahead, Nanos::from_millis(1_000)).unwrap();
+        check(ahead, AHEAD_BYTES, 1);
+    }
+}
+
+#[test]
+fn job_that_no_engine_has_begun_is_done_by_the_cpu_while_it_can_meet_the_deadline() {
+    // The policy expects 5.8 us of the channel and 6.6 us of the CPU; the channel begins after 400 us.
+    let (limit, look) = (Nanos(13_000), Nanos(1_000));
+    for (limit, latest) in [(None, Nanos(20_000)), (Some(limit), limit.after(look))] {
+        let mut busy = BusyChannel::new((10.0, 1.0, 100.0));
+        let elapsed = busy.run(limit);
+        assert_eq!(busy.mover.channel_counters().taken_back, 1);
+        assert!(elapsed <= latest, "{elapsed}");
+        assert!(limit.is_some() || elapsed > Nanos(15_000), "{elapsed}");
+        busy.end();
+    }
+}
+
+#[test]
+fn job_that_was_taken_back_for_its_deadline_teaches_no_time_of_its_channel() {
+    let mut busy = BusyChannel::new((10.0, 1.0, 100.0));
+    let copy = WorkShape { split: JobSplit::Forbidden, ..WorkShape::copy(BYTES as u64) };
+    let loads = [ChannelLoad { jobs: 1, bytes: AHEAD_BYTES as u64 }];
+    let known = |mover: &Mover| {
+        let mut policy = mover.policy().unwrap().clone();
+        policy.freeze();
+        (policy.estimate(&copy, MoveEngine::Channel(0), 1), policy.decide(&copy, &loads))
     };
-    let (ended, taken_back) = run(None);
-    assert!(taken_back == 0 && ended > Nanos(30_000), "{ended}");
-    let (ended, taken_back) = run(Some(Nanos(5_000)));
-    assert!(taken_back == 1 && ended < Nanos(15_000), "{ended}");
+    let before = known(&busy.mover);
+    for nth in 1..=20 {
+        busy.run(Some(Nanos(13_000)));
+        assert_eq!(busy.mover.channel_counters().taken_back, nth);
+        assert_eq!(known(&busy.mover), before, "job {nth}");
+    }
+    busy.end();
+}
+
+#[test]
+fn job_that_misses_its_deadline_stays_with_the_busy_channel_that_ends_first() {
+    // 30 us on the channel, behind the job in flight; 66 us on the CPU.
+    let elapsed = [None, Some(Nanos(1)), Some(Nanos(20_000))].map(|limit| {
+        let mut busy = BusyChannel::new((1.0, 16.0, 16.0));
+        let elapsed = busy.run(limit);
+        assert_eq!(busy.mover.channel_counters().taken_back, 0);
+        let missed = busy.mover.policy().unwrap().counters().of(DecisionReason::DeadlineMissed);
+        assert_eq!(missed, u64::from(limit.is_some()));
+        busy.end();
+        elapsed
+    });
+    assert!(elapsed.iter().all(|nanos| *nanos == elapsed[0] && *nanos < Nanos(32_000)), "{elapsed:?}");
 }
 
 #[test]

@@ -78,12 +78,21 @@ impl<'a> Decision<'a> {
         let mut nanos = [f64::INFINITY; MIXES_MAX];
         let (mix, end) = self.fastest(learned, &mut nanos);
         if let Some(left) = self.shape.time_left {
-            return self.plan_in_time(learned, &nanos, (mix, as_float(left.0)));
+            let (in_time, reason) = self.in_time(learned, &nanos, (mix, as_float(left.0)));
+            if !is_frozen {
+                // The ways of jobs without a deadline depend on these: a way that such a job took is not stale. One that
+                // only a deadline chose is not the way of its length.
+                learned.mix_tick[in_time.index()] = learned.tick;
+                if in_time == mix {
+                    learned.mix_of_size[size_class(self.shape.bytes)] = mix.index_byte();
+                }
+            }
+            return self.plan(learned, in_time, nanos[in_time.index()], reason);
         }
         if is_frozen {
             return self.plan(learned, mix, end, reason_of(mix));
         }
-        learned.mix_of_size[size_class(self.shape.bytes)] = u8::try_from(mix.index()).unwrap_or(0);
+        learned.mix_of_size[size_class(self.shape.bytes)] = mix.index_byte();
         learned.credit = (learned.credit + self.config.explore_share).min(CREDIT_MAX);
         if learned.tick >= learned.explored_tick + EXPLORE_EVERY {
             if let Some(explored) = self.stale_mix(learned, &nanos, end) {
@@ -172,26 +181,25 @@ impl<'a> Decision<'a> {
         fastest
     }
 
-    /// Returns the plan for a job with a deadline: the fastest way, unless it might end too late and another does not.
-    fn plan_in_time(
-        &mut self,
+    /// Returns the way for a job with a deadline: the fastest, unless it might end too late and another does not.
+    fn in_time(
+        &self,
         learned: &LearnedClass,
         nanos: &[f64; MIXES_MAX],
         (fastest, left): (EngineMix, f64),
-    ) -> MovePlan {
+    ) -> (EngineMix, DecisionReason) {
         let is_in_time = |decision: &Self, mix: &EngineMix| {
             nanos[mix.index()] * (1.0 + decision.doubt(learned, *mix)) <= left
         };
         let sooner = |one: &EngineMix, other: &EngineMix| nanos[one.index()].total_cmp(&nanos[other.index()]);
         let ways = || EngineMix::all(self.usable, self.shape.split == JobSplit::Allowed);
-        let (mix, reason) = if is_in_time(self, &fastest) {
+        if is_in_time(self, &fastest) {
             (fastest, reason_of(fastest))
         } else if let Some(mix) = ways().filter(|mix| is_in_time(self, mix)).min_by(sooner) {
             (mix, DecisionReason::Deadline)
         } else {
             (ways().min_by(sooner).unwrap_or(fastest), DecisionReason::DeadlineMissed)
-        };
-        self.plan(learned, mix, nanos[mix.index()], reason)
+        }
     }
 
     /// Returns the share by which a way may end later than expected: that of its engine with the most doubt.

@@ -42,6 +42,11 @@ impl EngineMix {
         }
     }
 
+    /// Returns the number as a byte.
+    pub(super) fn index_byte(self) -> u8 {
+        u8::try_from(self.index()).unwrap_or(0)
+    }
+
     pub(super) const fn engines(self) -> usize {
         self.channels + self.has_cpu as usize
     }

@@ -10,6 +10,7 @@ use super::channel_traits::{CHANNELS_MAX, ChannelLoad, ChannelTraits};
 use super::config::PolicyConfig;
 use super::engine_mix::{COMPANIES, EngineTime, MIXES_MAX, company_of};
 use super::work_shape::WorkShape;
+use headwater_host::clock::Nanos;
 
 /// The number of the CPU among the engines of a class; channels follow.
 pub(super) const CPU: usize = 0;
@@ -133,6 +134,17 @@ impl LearnedClass {
     pub(super) fn doubt(&self, engine: usize) -> f64 {
         // The square root is exact to the last bit on every machine.
         DEVIATIONS_OF_DOUBT * self.squares[engine].sqrt()
+    }
+
+    /// Returns the time of the CPU alone for so many bytes, with its doubt.
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a time of at least a nanosecond, whose conversion saturates"
+    )]
+    pub(super) fn cpu_time(&self, bytes: u64) -> Nanos {
+        let expected = self.fit(CPU, 0).predict(as_float(bytes));
+        Nanos((expected * (1.0 + self.doubt(CPU))) as u64)
     }
 
     /// Learns from an observation of an engine.

@@ -333,6 +333,22 @@ fn ways_of_nearly_equal_time_do_not_alternate() {
 }
 
 #[test]
+fn way_of_jobs_with_deadlines_is_not_stale() {
+    let mut policy = policy(1);
+    let engines = TestEngines::dsa();
+    let shape = WorkShape { split: JobSplit::Forbidden, ..WorkShape::copy(1 << 20) };
+    for _ in 0..200 {
+        engines.job(&mut policy, shape, || 1.0);
+    }
+    for _ in 0..200 {
+        let plan = engines.job(&mut policy, WorkShape { time_left: Some(Nanos(1_000_000)), ..shape }, || 1.0);
+        assert_eq!(plan.reason(), DecisionReason::ChannelAlone, "nothing is explored");
+    }
+    // Another way costs more than what exploration has saved up: the only one to explore is that of the last 200 jobs.
+    assert_eq!(policy.decide(&shape, &[]).reason(), DecisionReason::ChannelAlone);
+}
+
+#[test]
 fn frozen_policy_repeats_its_plans_and_learns_nothing() {
     let mut policy = policy(2);
     let engines = TestEngines { engines: vec![(0.0, 9.6), (1_160.0, 29.9), (900.0, 12.0)], ceiling: 1e9 };
