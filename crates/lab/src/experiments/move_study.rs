@@ -278,6 +278,8 @@ fn learned(findings: &mut StudyFindings) {
             );
         }
     }
+    // `compare` has counted those before.
+    findings.wrong_bytes += learned.wrong_bytes() + cpu.wrong_bytes() - found.wrong_bytes;
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a count or a length is far below 2^52")]
