@@ -1248,18 +1248,21 @@ enum hw_code hw_move_job_create(uint32_t flags,
 // Destroys a job. HW_CODE_BUSY, and the job stays, while it runs.
 enum hw_code hw_move_job_destroy(struct hw_move_job *job);
 
-// Removes memories, nodes, steps, results and the time limit from a job, so that it can be filled again. HW_CODE_BUSY while it runs.
+// Removes memories, nodes, steps, results and the time limit from a job, so that it can be filled again. HW_CODE_BUSY while
+// it runs.
 enum hw_code hw_move_job_clear(struct hw_move_job *job);
 
 // Sets the memory nodes of the bytes that a job reads and writes; -1 is unknown, as for a new or cleared job. The policy of
-// a mover learns what each thread and work queue takes for each pair of nodes. HW_CODE_BUSY while the job runs.
+// a mover learns what each thread and work queue takes for each operation, durability and pair of nodes, up to 128 of these;
+// one more replaces what was not used for longest. HW_CODE_BUSY while the job runs.
 enum hw_code hw_move_job_set_nodes(struct hw_move_job *job,
                                    int32_t source,
                                    int32_t target);
 
 // Sets the time in nanoseconds from the begin of each run within which a job should end; 0 is none, as for a new or cleared
 // job. The policy of a mover prefers an engine that is expected to end the job in time. A job that takes longer is done
-// nevertheless. HW_CODE_BUSY while the job runs.
+// nevertheless. Such a job tries no engine for the sake of learning: if every job has a time limit, an engine that became
+// faster is not found. HW_CODE_BUSY while the job runs.
 enum hw_code hw_move_job_set_time_limit(struct hw_move_job *job,
                                         uint64_t nanoseconds);
 

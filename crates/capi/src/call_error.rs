@@ -30,6 +30,8 @@ pub(crate) enum CallError {
     StructLength { got: usize, want: usize },
     #[error("{field} is {value}: choose {choice}")]
     InvalidValue { field: &'static str, value: u64, choice: &'static str },
+    #[error("{field} is {value}: choose {choice}")]
+    InvalidSigned { field: &'static str, value: i64, choice: &'static str },
     #[error(
         "unknown preset: choose \"calibrated\", \"paper-4.1\", \"paper-5.2\", \"SMALL:LARGE\" in bytes, or null"
     )]
@@ -112,7 +114,7 @@ impl CallError {
             Self::Null(_) => ResultCode::Null,
             Self::Misaligned(_) | Self::Flags(_) | Self::StructLength { .. } => ResultCode::Argument,
             Self::PoolNotOpen => ResultCode::Handle,
-            Self::InvalidValue { .. } | Self::Preset => ResultCode::Config,
+            Self::InvalidValue { .. } | Self::InvalidSigned { .. } | Self::Preset => ResultCode::Config,
             Self::Node(_) => ResultCode::NoSuchNode,
             Self::Unavailable(_) => ResultCode::Unavailable,
             Self::TooManyPools(_) | Self::TooMany { .. } => ResultCode::TooManyPools,

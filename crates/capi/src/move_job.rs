@@ -92,7 +92,8 @@ pub extern "C" fn hw_move_job_destroy(job: *mut MoveJobHandle) -> ResultCode {
     run_call(|| JOBS.remove_if(job, |open| open.check_idle()).map(drop))
 }
 
-/// Removes memories, nodes, steps, results and the time limit from a job, so that it can be filled again. HW_CODE_BUSY while it runs.
+/// Removes memories, nodes, steps, results and the time limit from a job, so that it can be filled again. HW_CODE_BUSY while
+/// it runs.
 #[unsafe(no_mangle)]
 pub extern "C" fn hw_move_job_clear(job: *mut MoveJobHandle) -> ResultCode {
     run_call(|| {
@@ -104,7 +105,8 @@ pub extern "C" fn hw_move_job_clear(job: *mut MoveJobHandle) -> ResultCode {
 }
 
 /// Sets the memory nodes of the bytes that a job reads and writes; -1 is unknown, as for a new or cleared job. The policy of
-/// a mover learns what each thread and work queue takes for each pair of nodes. HW_CODE_BUSY while the job runs.
+/// a mover learns what each thread and work queue takes for each operation, durability and pair of nodes, up to 128 of these;
+/// one more replaces what was not used for longest. HW_CODE_BUSY while the job runs.
 #[unsafe(no_mangle)]
 pub extern "C" fn hw_move_job_set_nodes(job: *mut MoveJobHandle, source: i32, target: i32) -> ResultCode {
     run_call(|| {
@@ -119,7 +121,8 @@ pub extern "C" fn hw_move_job_set_nodes(job: *mut MoveJobHandle, source: i32, ta
 
 /// Sets the time in nanoseconds from the begin of each run within which a job should end; 0 is none, as for a new or cleared
 /// job. The policy of a mover prefers an engine that is expected to end the job in time. A job that takes longer is done
-/// nevertheless. HW_CODE_BUSY while the job runs.
+/// nevertheless. Such a job tries no engine for the sake of learning: if every job has a time limit, an engine that became
+/// faster is not found. HW_CODE_BUSY while the job runs.
 #[unsafe(no_mangle)]
 pub extern "C" fn hw_move_job_set_time_limit(job: *mut MoveJobHandle, nanoseconds: u64) -> ResultCode {
     run_call(|| {
@@ -135,8 +138,9 @@ fn read_node(node: i32, field: &'static str) -> Result<Option<NodeId>, CallError
         Ok(node) if node < NODES_MAX => Ok(Some(NodeId(node))),
         Err(_) if node == -1 => Ok(None),
         _ => {
+            const { assert!(NODES_MAX == 1_024, "the choice below names the largest node") };
             let choice = "-1 for an unknown node, or a node from 0 to 1023";
-            Err(CallError::InvalidValue { field, value: u64::from(node.cast_unsigned()), choice })
+            Err(CallError::InvalidSigned { field, value: node.into(), choice })
         }
     }
 }
@@ -281,4 +285,22 @@ pub unsafe extern "C" fn hw_move_job_promise(job: *mut MoveJobHandle, promise: *
             Ok(())
         })
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn node_that_is_refused_is_named_as_it_was_given() {
+        assert!(matches!(read_node(-1, "source"), Ok(None)));
+        assert!(matches!(read_node(1_023, "source"), Ok(Some(NodeId(1_023)))));
+        for (node, field) in [(-2, "source"), (1_024, "target"), (i32::MIN, "source")] {
+            let refused = read_node(node, field).unwrap_err();
+            assert_eq!(refused.code(), ResultCode::Config);
+            let expected =
+                format!("{field} is {node}: choose -1 for an unknown node, or a node from 0 to 1023");
+            assert_eq!(refused.to_string(), expected);
+        }
+    }
 }
