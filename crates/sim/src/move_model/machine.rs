@@ -280,6 +280,16 @@ pub(super) const fn to_float(number: u64) -> f64 {
     number as f64
 }
 
+/// Converts a time or a length back, without its fraction.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "times and lengths of the model are positive and far below 2^52"
+)]
+pub(super) const fn to_whole(number: f64) -> u64 {
+    number as u64
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

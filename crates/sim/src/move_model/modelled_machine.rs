@@ -6,7 +6,7 @@
 //!
 //! The jobs themselves belong to the [channels](super::ModelledChannel), which move their bytes.
 
-use super::machine::{AffineTime, MoveMachine, to_float};
+use super::machine::{AffineTime, MoveMachine, to_float, to_whole};
 use super::modelled_channel::{ChannelFaults, ModelledChannel};
 use super::policy_run::noise_factor;
 use fastrand::Rng;
@@ -157,7 +157,7 @@ pub(super) struct MachineState {
 impl MachineState {
     /// Returns the time, rounded down.
     pub(super) fn whole_now(&self) -> Nanos {
-        Nanos(whole(self.now))
+        Nanos(to_whole(self.now))
     }
 
     pub(super) fn now(&self) -> f64 {
@@ -345,13 +345,4 @@ fn rate_at(rates: &[(f64, f64)], bytes: f64) -> Option<f64> {
     let Some(pair) = rates.windows(2).find(|pair| bytes <= pair[1].0) else { return Some(last.1) };
     let share = (bytes - pair[0].0) / (pair[1].0 - pair[0].0);
     Some(pair[0].1 + share * (pair[1].1 - pair[0].1))
-}
-
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "a time in nanoseconds, positive and far below 2^53"
-)]
-fn whole(nanos: f64) -> u64 {
-    nanos as u64
 }

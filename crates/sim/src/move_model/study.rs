@@ -8,7 +8,7 @@
 //! It measures nothing: time is a model's. It does not know what the published tables leave out, such as the time of the
 //! mover's own instructions.
 
-use super::machine::{MoveMachine, to_float};
+use super::machine::{MoveMachine, to_float, to_whole};
 use super::modelled_channel::ChannelFaults;
 use super::modelled_machine::{JobCosts, ModelledMachine};
 use super::policy_run::channel_traits;
@@ -93,7 +93,7 @@ impl StudySetup {
             },
             StudyWay::RatioSplit => {
                 let whole = to_float(self.ratio_part_min) * (1.0 + self.known_cpu_rate / long.1);
-                let threshold_bytes = [whole_bytes(whole); 4];
+                let threshold_bytes = [to_whole(whole); 4];
                 PolicyConfig { channel_fixed_ns: 0.0, threshold_bytes, ..known }
             }
             StudyWay::AffineSplit => known,
@@ -323,15 +323,6 @@ impl StudyRun {
         self.idle.push(job);
         self.idle.truncate(point.depth.max(1));
     }
-}
-
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "a length, positive and far below 2^53"
-)]
-const fn whole_bytes(bytes: f64) -> u64 {
-    bytes as u64
 }
 
 /// Draws a length: each doubling is as frequent as the next.
