@@ -158,7 +158,7 @@ mod tests {
         for text in ["all", "wq0.0", "software,all"] {
             assert!(refused(text, &roots).contains("modprobe idxd"), "{text}");
         }
-        make_work_queue(root.path());
+        make_work_queue(root.path(), "wq0.0");
         assert!(refused("wq0.1", &roots).contains("work queue wq0.1 is not an enabled queue"));
         // The processor lacks the instruction, or the file is missing.
         assert!(refused("wq0.0", &roots).starts_with("work queue wq0.0: "));

@@ -177,7 +177,7 @@ fn a_node_that_wants_work_queues_does_not_start_without_one_and_says_what_to_do(
     let complaint = refused_work_queues(root.path(), &["--mover-dsa"]);
     assert!(complaint.contains("mover-dsa") && complaint.contains("modprobe idxd"), "{complaint}");
     assert!(!root.path().join("data/flash").exists(), "nothing was created");
-    make_work_queue(root.path());
+    make_work_queue(root.path(), "wq0.0");
     let config = config(root.path(), "version = 1\nmover-dsa = true\n");
     let complaint = refused_work_queues(root.path(), &["--config", &config]);
     // The processor lacks the instruction, or the file is missing.
@@ -192,7 +192,7 @@ fn a_node_that_wants_work_queues_does_not_start_without_one_and_says_what_to_do(
 #[test]
 fn doctor_lists_copies_and_work_queues_for_the_mover() {
     let root = tempfile::tempdir().unwrap();
-    make_work_queue(root.path());
+    make_work_queue(root.path(), "wq0.0");
     let doctor = |more: &[&str]| {
         let output = Command::new(env!("CARGO_BIN_EXE_headwater"))
             .args(["doctor", "--mover"])

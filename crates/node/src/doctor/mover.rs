@@ -1,7 +1,8 @@
 //! `headwater doctor --mover`: how fast this machine copies, and the channels that the mover of a node would use.
 //!
 //! Input: copies of some sizes, the features of the processor, work queues of DSA devices. Output: a table, the thresholds, the
-//! choices of a mover with the channels that there are, and findings. Nothing is changed and nothing needs root. A work queue is opened for a moment and closed.
+//! choices of a mover with the channels that there are, and findings. Nothing is changed and nothing needs root. A work queue
+//! is opened for a moment and closed.
 
 use super::mover_choices::{MoverChoices, channel_time, whole_job};
 use super::{DoctorFinding, FindingVerdict};
@@ -250,26 +251,7 @@ fn rate(bytes: u64, nanos: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn put_tree(root: &std::path::Path) {
-        let device = root.join("sys/bus/dsa/devices/dsa0");
-        let queue = device.join("wq0.1");
-        std::fs::create_dir_all(&queue).unwrap();
-        std::fs::write(device.join("op_cap"), "0x1003f03ff 0x0 0x0 0x0").unwrap();
-        std::fs::write(device.join("numa_node"), "1").unwrap();
-        for (name, text) in [
-            ("state", "enabled"),
-            ("type", "user"),
-            ("mode", "shared"),
-            ("size", "16"),
-            ("threshold", "15"),
-            ("max_transfer_size", "2097152"),
-            ("max_batch_size", "32"),
-            ("name", "mine"),
-        ] {
-            std::fs::write(queue.join(name), text).unwrap();
-        }
-    }
+    use headwater_testkit::work_queue_folders::make_work_queue;
 
     #[test]
     fn work_queues_are_listed_with_mode_size_and_node_or_the_reason_why_none() {
@@ -279,7 +261,10 @@ mod tests {
         let text = none[0].to_string();
         assert!(text.contains("no work queue") && text.contains("modprobe idxd"), "{text}");
         assert!(text.contains("accel-config enable-wq"), "{text}");
-        put_tree(root.path());
+        let queue = make_work_queue(root.path(), "wq0.1");
+        for (name, text) in [("../numa_node", "1"), ("name", "mine"), ("threshold", "15")] {
+            std::fs::write(queue.join(name), text).unwrap();
+        }
         let text = work_queues(&roots, DsaInstructions::NONE)[0].to_string();
         for part in ["wq0.1 \"mine\": shared, 16 entries, batches of 32", "2 MiB", "node 1", "ENQCMD"] {
             assert!(text.contains(part), "{part} is missing in {text}");
