@@ -2,8 +2,8 @@
 //!
 //! Input: outcomes as `headwater lab run NAME --json` prints them. Output: a Markdown page with one table an experiment:
 //! claim, goal, value, label, baseline; with the machine, the date and the command of the run above it, and its plots below
-//! it. Invariant: every
-//! figure on the page stands in a run; a value that is missing shows its reason, and a quick run says that it is short.
+//! it. Invariant: every figure on the page stands in a run; a value that is missing shows its reason, and a quick run says
+//! that it is short.
 
 use crate::plots::plots_of;
 use serde_json::Value;

@@ -290,8 +290,9 @@ impl WorldConfig {
     /// Raises the bits of a hash until the records that the keys of one batch are compared with fit into device DRAM: a command
     /// whose pages do not fit reads them for ever. With all 60 bits keys share no hash.
     fn bound_shared_hashes(&mut self) {
-        let frames_max = self.device.frames_max / 4;
-        while (to_usize(u64::from(self.workload.keys)) >> self.device.hash_bits) * BATCH_WRITES > frames_max {
+        let records_max = self.device.frames_max / 4;
+        let keys = to_usize(u64::from(self.workload.keys));
+        while (keys >> self.device.hash_bits) * BATCH_WRITES > records_max {
             self.device.hash_bits += 1;
         }
     }

@@ -176,6 +176,7 @@ pub struct BlockTable {
     entries: Vec<BlockEntry>,
     /// Cost of collecting each closed block.
     costs: BlockCosts,
+    /// The needed records of each page.
     needed: NeededRecords,
     dirty: VecDeque<BlockId>,
     ready: VecDeque<BlockId>,

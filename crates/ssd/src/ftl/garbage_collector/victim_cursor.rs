@@ -64,8 +64,8 @@ impl VictimCursor {
         self.done >> page & 1 != 0
     }
 
-    /// Goes to the next page that is not done, and in the first pass is needed.
-    /// Returns false when none of the first `pages` pages is left.
+    /// Goes to the next page that is not done, and in the first pass is needed. Returns false when none of the first `pages`
+    /// pages is left.
     pub(in crate::ftl) fn find_page(&mut self, pages: usize, is_needed: impl Fn(usize) -> bool) -> bool {
         while self.page >= pages
             || self.is_done(self.page)
