@@ -7,6 +7,8 @@
 //! A CRC here is a value that composes: `crc32c(crc32c(0, a), b)` is the CRC of `a` followed by `b`.
 
 #[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
 mod avx512;
 #[cfg(target_arch = "x86_64")]
 mod byte_pass;

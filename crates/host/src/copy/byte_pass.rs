@@ -10,7 +10,8 @@
 
 use std::arch::asm;
 use std::arch::x86_64::{
-    __m128i, __m512i, _mm_loadu_si128, _mm_storeu_si128, _mm512_loadu_si512, _mm512_storeu_si512,
+    __m128i, __m256i, __m512i, _mm_loadu_si128, _mm_storeu_si128, _mm256_loadu_si256, _mm256_storeu_si256,
+    _mm512_loadu_si512, _mm512_storeu_si512,
 };
 use std::marker::PhantomData;
 
@@ -219,6 +220,46 @@ impl<R: CopyRoute> BytePass<'_, R> {
             // SAFETY: bounds: as above. Alignment: the store needs none. Lifetime and aliasing: borrowed exclusively
             // for `'a`.
             unsafe { _mm512_storeu_si512(to.cast(), bytes) };
+        }
+        bytes
+    }
+
+    /// Takes the next 32 bytes, and stores them if the route copies.
+    #[target_feature(enable = "avx2")]
+    #[inline]
+    pub(super) fn take_256(&mut self) -> __m256i {
+        let (from, to) = self.advance(32);
+        let bytes: __m256i;
+        if R::IS_SOURCE_SHARED {
+            // SAFETY: bounds: `advance` found 32 bytes at `from`. Alignment: the load needs none. Lifetime: `'a`.
+            // Aliasing: no reference to shared memory exists, and asm may load what another process writes.
+            unsafe {
+                asm!(
+                    "vmovdqu {bytes}, [{from}]",
+                    bytes = lateout(ymm_reg) bytes,
+                    from = in(reg) from,
+                    options(nostack, preserves_flags, readonly),
+                );
+            }
+        } else {
+            // SAFETY: bounds: as above. Alignment: the load needs none. Lifetime and aliasing: borrowed for `'a`.
+            bytes = unsafe { _mm256_loadu_si256(from.cast()) };
+        }
+        if R::IS_TARGET_SHARED {
+            // SAFETY: bounds: `advance` found 32 bytes at `to`. Alignment: the store needs none. Lifetime: `'a`.
+            // Aliasing: no reference to shared memory exists, and asm may store what another process accesses.
+            unsafe {
+                asm!(
+                    "vmovdqu [{to}], {bytes}",
+                    bytes = in(ymm_reg) bytes,
+                    to = in(reg) to,
+                    options(nostack, preserves_flags),
+                );
+            }
+        } else if R::IS_COPY {
+            // SAFETY: bounds: as above. Alignment: the store needs none. Lifetime and aliasing: borrowed exclusively
+            // for `'a`.
+            unsafe { _mm256_storeu_si256(to.cast(), bytes) };
         }
         bytes
     }

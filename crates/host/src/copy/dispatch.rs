@@ -103,7 +103,7 @@ static PORTABLE: KernelTable = KernelTable {
 
 #[cfg(target_arch = "x86_64")]
 mod tables {
-    use super::super::{avx512, portable, stream, x86};
+    use super::super::{avx2, avx512, portable, stream, x86};
     use super::KernelTable;
 
     pub(super) static SSE42: KernelTable = KernelTable {
@@ -133,6 +133,15 @@ mod tables {
         stream: stream::stream_avx2,
     };
 
+    pub(super) static VPCLMUL_AVX2: KernelTable = KernelTable {
+        name: "avx2+vpclmulqdq",
+        crc: avx2::crc,
+        copy_crc: avx2::copy_crc,
+        copy_in_crc: avx2::copy_in_crc,
+        copy_out_crc: avx2::copy_out_crc,
+        stream: stream::stream_avx2,
+    };
+
     pub(super) static AVX512: KernelTable = KernelTable {
         name: "avx512+vpclmulqdq",
         crc: avx512::crc,
@@ -155,6 +164,9 @@ pub(super) fn available() -> Vec<&'static KernelTable> {
                 found.push(&tables::PCLMUL);
                 if has!("avx2") {
                     found.push(&tables::PCLMUL_AVX2);
+                    if has!("vpclmulqdq") {
+                        found.push(&tables::VPCLMUL_AVX2);
+                    }
                 }
                 if has!("avx512f") && has!("avx512vl") && has!("vpclmulqdq") {
                     found.push(&tables::AVX512);
