@@ -6,10 +6,13 @@
 use crate::counters::{RequestTrace, TraceStage};
 use headwater_host::clock::{Clock, Nanos, UnixMillis};
 use headwater_nvme::spec::status::Status;
-use headwater_ssd::command::{FrontEndId, NamespaceId, SsdCommand, SsdCompletion, SubmitError};
+use headwater_ssd::command::{
+    FrontEndId, NamespaceId, ReceiptStep, SsdCommand, SsdCompletion, SubmitError, ValueReceipt,
+};
 use headwater_ssd::engine::{DeviceStats, KeyedBatch, SsdDevice};
 use headwater_ssd::media::{Media, PageAddress};
 use headwater_ssd::namespace::NamespaceKind;
+use std::io::{self, IoSliceMut};
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 
@@ -113,6 +116,27 @@ pub trait CoreDevice: CoreWork {
     /// them.
     fn batch_bytes_max(&self) -> usize;
 
+    /// Begins to receive a value of this length in the device, which then takes its bytes through [`receive`](Self::receive);
+    /// `None` if the front end is to receive it.
+    fn begin_receipt(&mut self, value_bytes: usize) -> Option<ValueReceipt> {
+        let _ = value_bytes;
+        None
+    }
+
+    /// Receives the next bytes of a value from a source, which is called at most once, fills the slices in order and returns
+    /// how many bytes it wrote.
+    ///
+    /// # Errors
+    /// Those of the source.
+    fn receive(
+        &mut self,
+        receipt: &ValueReceipt,
+        source: &mut dyn FnMut(&mut [IoSliceMut<'_>]) -> io::Result<usize>,
+    ) -> io::Result<ReceiptStep> {
+        let _ = (receipt, source);
+        Ok(ReceiptStep::NoRoom)
+    }
+
     /// Takes the next completion that may be returned to the front end.
     fn next_completion(&mut self, front_end: FrontEndId) -> Option<SsdCompletion>;
 }
@@ -169,6 +193,18 @@ impl<M: Media> CoreDevice for SsdDevice<M> {
 
     fn batch_bytes_max(&self) -> usize {
         Self::batch_bytes_max(self)
+    }
+
+    fn begin_receipt(&mut self, value_bytes: usize) -> Option<ValueReceipt> {
+        Self::begin_receipt(self, value_bytes)
+    }
+
+    fn receive(
+        &mut self,
+        receipt: &ValueReceipt,
+        source: &mut dyn FnMut(&mut [IoSliceMut<'_>]) -> io::Result<usize>,
+    ) -> io::Result<ReceiptStep> {
+        Self::receive(self, receipt, source)
     }
 
     #[inline]
@@ -229,7 +265,7 @@ impl<M: Media> CoreWork for SsdDevice<M> {
 ///
 /// # Errors
 /// When `poll` fails.
-pub fn wait_for(device: &impl CoreWork, now: Nanos, wall: UnixMillis) -> std::io::Result<()> {
+pub fn wait_for(device: &impl CoreWork, now: Nanos, wall: UnixMillis) -> io::Result<()> {
     use rustix::event::{PollFd, PollFlags, poll};
     // The bound of 100 ms limits the wait for a device that returns neither a descriptor nor a deadline.
     let max = Nanos::from_millis(100);

@@ -54,6 +54,7 @@ mod password;
 mod password_hash;
 mod plan;
 mod receive_buffers;
+mod received_values;
 mod relocate;
 mod reply;
 mod reply_budget;
@@ -180,6 +181,7 @@ impl RespFrontEnd {
                 locks: locks::KeyLocks::default(),
                 gate: transaction_gate::TransactionGate::default(),
                 value_buffers: output_queue::ValueBuffers::default(),
+                awaiting_receipt: Vec::new(),
                 receive_buffers: receive_buffers::ReceiveBuffers::default(),
                 client_memory: client_memory::ClientMemory::new(config.client_memory_max),
                 reply_budget: reply_budget::ReplyBudget::new(
@@ -296,6 +298,7 @@ impl RespFrontEnd {
         moved |= self.run_long_operation(store);
         moved |= self.handle_events(store);
         moved |= self.resume_reading(store);
+        moved |= self.resume_receipts(store);
         moved |= self.run_dirty(store);
         moved |= self.poll_device(store, now, wall);
         self.sweep_idle(store);

@@ -422,11 +422,12 @@ impl DeviceChecker {
     }
 }
 
-/// Returns the bytes of a payload. Simulated clients pass bytes inline; the simulator maps no client memory.
+/// Returns the bytes of a payload. Simulated clients pass bytes inline; the simulator maps no client memory, and the checker
+/// is asked about a received value with all of its bytes.
 fn payload_bytes(value: &ValueSource) -> &[u8] {
     match value {
         ValueSource::Bytes(bytes) => bytes,
-        ValueSource::Client(_) => &[],
+        ValueSource::Client(_) | ValueSource::Received { .. } => &[],
     }
 }
 

@@ -8,9 +8,12 @@ mod ssd;
 
 use crate::media::SimMedia;
 use headwater_host::clock::{Nanos, UnixMillis};
-use headwater_ssd::command::{NamespaceId, SsdCommand, SsdCompletion, SubmitError};
+use headwater_ssd::command::{
+    NamespaceId, ReceiptStep, SsdCommand, SsdCompletion, SubmitError, ValueReceipt,
+};
 use headwater_ssd::engine::DeviceConfig;
 use headwater_ssd::namespace::Namespace;
+use std::io::{self, IoSliceMut};
 
 /// The time at which a device is opened.
 #[derive(Clone, Copy, Debug)]
@@ -66,6 +69,25 @@ pub trait SimulatedDevice: Sized {
     /// # Errors
     /// The reason why the device did not accept the command.
     fn submit(&mut self, namespace: NamespaceId, token: u64, command: SsdCommand) -> Result<(), SubmitError>;
+
+    /// Begins to receive a value of this length; `None` by default: the device takes values with their commands alone.
+    fn begin_receipt(&mut self, value_bytes: usize) -> Option<ValueReceipt> {
+        let _ = value_bytes;
+        None
+    }
+
+    /// Receives the next bytes of a value from a source.
+    ///
+    /// # Errors
+    /// Those of the source.
+    fn receive(
+        &mut self,
+        receipt: &ValueReceipt,
+        source: &mut dyn FnMut(&mut [IoSliceMut<'_>]) -> io::Result<usize>,
+    ) -> io::Result<ReceiptStep> {
+        let _ = (receipt, source);
+        Ok(ReceiptStep::NoRoom)
+    }
 
     /// Does all work that is possible at this time. Returns true if anything progressed.
     fn poll(&mut self, now: Nanos, wall: UnixMillis) -> bool;

@@ -10,7 +10,7 @@
 use crate::simulated_device::DeviceActivity;
 use crate::world::{
     ACROSS_SEEDS, BATCH_CLEAR_SEEDS, CHECK_SEEDS, EXTENT_SEEDS, GATHER_SEEDS, LineSink, PART_SEEDS,
-    REUSE_SEEDS, RunFailure, RunReport, SWARM_SEEDS, WorldConfig,
+    RECEIPT_SEEDS, REUSE_SEEDS, RunFailure, RunReport, SWARM_SEEDS, WorldConfig,
 };
 use headwater_host::clock::{Clock, Nanos};
 use headwater_host::width::to_usize;
@@ -45,6 +45,8 @@ const FRESH_KINDS: &[u64] = &[
     ACROSS_SEEDS + BATCH_CLEAR_SEEDS,
     0,
     EXTENT_SEEDS + PART_SEEDS + GATHER_SEEDS,
+    0,
+    EXTENT_SEEDS + RECEIPT_SEEDS,
 ];
 
 /// The seeds of a swarm, and its end.

@@ -14,19 +14,21 @@ mod extent_config;
 mod idle;
 mod long_config;
 mod part_config;
+mod receiving;
 mod recovery_check;
 mod report;
 mod reuse_config;
+mod submission;
 mod swarm_config;
 
 pub use config::{
     ACROSS_SEEDS, BATCH_CLEAR_SEEDS, BLOCK_SEEDS, BlockNamespaceConfig, BootLength, CHECK_SEEDS,
-    EXTENT_SEEDS, FILE_SEEDS, GATHER_SEEDS, LONG_SEEDS, LYING_SEEDS, MediumHonesty, PART_SEEDS, REUSE_SEEDS,
-    SWARM_SEEDS, WorldConfig, WorldSwitches,
+    EXTENT_SEEDS, FILE_SEEDS, GATHER_SEEDS, LONG_SEEDS, LYING_SEEDS, MediumHonesty, PART_SEEDS,
+    RECEIPT_SEEDS, REUSE_SEEDS, SWARM_SEEDS, WorldConfig, WorldSwitches,
 };
 pub use report::{FailureCause, LineSink, RunFailure, RunReport};
 
-use crate::checker::{CheckedCommand, DeviceChecker, ValueFingerprint};
+use crate::checker::{DeviceChecker, ValueFingerprint};
 use crate::faults::{FaultPlan, PowerCut};
 use crate::flash::SimFlash;
 use crate::media::{CrashImage, SimMedia};
@@ -38,7 +40,8 @@ use config::{BLOCK_NAMESPACE, drawn_seed};
 use excuses::MediumPast;
 use headwater_host::clock::{Nanos, UnixMillis};
 use headwater_nvme::spec::status::Status;
-use headwater_ssd::command::{NamespaceId, SsdCommand, SsdCompletion, SubmitError};
+use headwater_ssd::command::{SsdCommand, SsdCompletion};
+use receiving::ReceivingClients;
 use std::marker::PhantomData;
 
 /// Wall time at the start of every world.
@@ -82,6 +85,7 @@ pub struct SimWorld<'a, E> {
     checker: DeviceChecker,
     workload: CommandStream,
     disk: Option<BlockNamespaceModel>,
+    receiving: ReceivingClients,
     sink: Option<LineSink<'a>>,
     first_cut: Option<PowerCut>,
     now: Nanos,
@@ -123,6 +127,7 @@ impl<'a, E: SimulatedDevice> SimWorld<'a, E> {
             checker: excuses::checker_of(&config),
             workload: config.command_stream(rng.u64(..)),
             disk: config.block_namespace.map(BlockNamespaceModel::new),
+            receiving: ReceivingClients::new(drawn_seed(seed), config.switches.receipts == FeatureUse::Some),
             config,
             rng,
             sink: None,
@@ -166,6 +171,7 @@ impl<'a, E: SimulatedDevice> SimWorld<'a, E> {
     pub fn run(mut self) -> Result<RunReport, RunFailure> {
         match self.run_boots() {
             Ok(()) => {
+                self.report.received = self.receiving.stored;
                 self.report.virtual_time = self.now;
                 Ok(self.report)
             }
@@ -237,6 +243,7 @@ impl<'a, E: SimulatedDevice> SimWorld<'a, E> {
             Err(_) => self.report.cuts_in_recovery += 1,
             Ok(mut engine) => {
                 self.has_opened = true;
+                self.receiving.clear();
                 self.now = self.now.max(image.now());
                 if !early {
                     image.arm(cut);
@@ -302,10 +309,11 @@ impl<'a, E: SimulatedDevice> SimWorld<'a, E> {
                 let checker = &self.checker;
                 let known = |namespace, key: &[u8]| checker.known_sequence(namespace, key);
                 let request = self.workload.next(wall, &known);
-                if self.submit(engine, request.namespace, request.command)?.is_none() {
+                if self.submit_or_receive(engine, request.namespace, request.command)?.is_none() {
                     break;
                 }
             }
+            self.receive_part(engine)?;
             if self.step(engine, image)? == WorldStep::PowerLost {
                 return Ok(());
             }
@@ -343,24 +351,6 @@ impl<'a, E: SimulatedDevice> SimWorld<'a, E> {
         every != 0 && self.rng.u8(0..every) == 0
     }
 
-    /// Submits one command and waits for its completion; `None` if the power was cut first.
-    fn submit_and_wait(
-        &mut self,
-        engine: &mut E,
-        image: &CrashImage,
-        namespace: NamespaceId,
-        command: SsdCommand,
-    ) -> Result<Option<(SsdCompletion, UnixMillis)>, FailureCause> {
-        self.completions.clear();
-        if self.submit(engine, namespace, command)?.is_none() {
-            return Err(FailureCause::NoProgress { in_flight: 0 });
-        }
-        Ok(match self.drain(engine, image)? {
-            SimPower::On => self.completions.pop(),
-            SimPower::PowerLost => None,
-        })
-    }
-
     fn drain(&mut self, engine: &mut E, image: &CrashImage) -> Result<SimPower, FailureCause> {
         while self.checker.in_flight() > 0 {
             match self.step(engine, image)? {
@@ -370,33 +360,6 @@ impl<'a, E: SimulatedDevice> SimWorld<'a, E> {
             }
         }
         Ok(SimPower::On)
-    }
-
-    /// Submits a command; `None` if the device is busy.
-    fn submit(
-        &mut self,
-        engine: &mut E,
-        namespace: NamespaceId,
-        command: SsdCommand,
-    ) -> Result<Option<()>, FailureCause> {
-        let token = self.next_token;
-        let asked: CheckedCommand = self.checker.prepare(namespace, &command, self.wall());
-        self.log(|| format!("{token} {namespace} submits {}", asked.describe()));
-        let asked_of = if let SsdCommand::Namespace(change) = &command { Some(change.clone()) } else { None };
-        match engine.submit(namespace, token, command) {
-            Ok(()) => {
-                if let Some(disk) = &mut self.disk {
-                    disk.accepted(token, &asked_of);
-                }
-                self.next_token += 1;
-                self.report.commands += 1;
-                self.checker.accepted(token, asked)?;
-                Ok(Some(()))
-            }
-            // A value may be too long for a small device.
-            Err(SubmitError::Busy(_) | SubmitError::Refused(Status::INVALID_VALUE_SIZE)) => Ok(None),
-            Err(refused) => Err(FailureCause::Refused(refused)),
-        }
     }
 
     fn step(&mut self, engine: &mut E, image: &CrashImage) -> Result<WorldStep, FailureCause> {

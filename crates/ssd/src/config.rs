@@ -199,6 +199,8 @@ pub struct DeviceStats {
     pub tombstone_bytes: u64,
     /// Bytes of DRAM the index takes now.
     pub index_bytes: u64,
+    /// Bytes of values that the device received itself ([`SsdDevice::receive`](crate::engine::SsdDevice::receive)).
+    pub received_bytes: u64,
     /// Bytes that the mover moved in jobs of at least 16 KiB ([`headwater_dma::mover::LARGE_JOB_BYTES`]).
     pub moved_in_large_jobs: u64,
     /// Bytes that the mover moved in smaller jobs.

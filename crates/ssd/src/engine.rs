@@ -22,6 +22,7 @@ mod operation;
 mod operation_slab;
 mod prefetch;
 pub(crate) mod progress;
+mod receive;
 mod recovery;
 mod schedule;
 pub mod snapshot;

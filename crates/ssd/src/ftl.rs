@@ -28,6 +28,7 @@ pub(crate) mod namespace_table;
 mod prefetch;
 mod purge;
 mod quarantine;
+mod receipts;
 pub(crate) mod recovering;
 mod removal_marks;
 mod room;
@@ -49,7 +50,7 @@ pub(crate) use found_record::FoundRecord;
 pub(crate) use write::NewRecord;
 
 use crate::command::{NamespaceId, Sequence};
-use crate::config::{DeviceConfig, DeviceStats, FailedOperation, FailedRead, FailedWrite};
+use crate::config::{DeviceConfig, DeviceStats, FailedRead, FailedWrite};
 use crate::index::expiry::ExpiryQueue;
 use crate::index::{CompositeIndex, KeyHash, KeyHasher, RecordIndex};
 use crate::limits::{NAMESPACES, SPACES};
@@ -483,18 +484,14 @@ impl<M: Media> Ftl<M> {
         stats.move_channels = mover.channel_counters();
         stats.move_decisions = mover.policy().map_or_else(Default::default, |policy| *policy.counters());
         (stats.moved_in_large_jobs, stats.moved_in_small_jobs) = (moved.large_bytes, moved.small_bytes);
+        stats.received_bytes = self.received_bytes();
         let (errors, last) = self.flash.read_errors();
         stats.read_errors += errors;
         stats.damaged_pages = self.flash.damaged_pages();
         stats.collection_stuck = self.stuck_at_erases == Some(stats.erases);
         stats.last_read_error = last.and_then(FailedRead::of_page);
         stats.failed_write = self.flash.failed_write();
-        let lack = self.lack_of_space();
-        stats.lack_of_space = lack.map(|error| {
-            let is_cell = matches!(error, MediaError::Cell { .. });
-            let operation = if is_cell { FailedOperation::CommitRecord } else { FailedOperation::Program };
-            FailedWrite::new(operation, error)
-        });
+        stats.lack_of_space = self.lack_of_space().map(FailedWrite::for_lack_of_space);
         stats
     }
 }

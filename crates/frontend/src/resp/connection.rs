@@ -16,6 +16,7 @@ use super::operation::RespOperation;
 use super::output_queue::OutputQueue;
 use super::parser::{CommandBatch, ProtocolError, RespParser};
 use super::receive_buffers::ReceiveBuffers;
+use super::received_values::ReceivedBytes;
 use super::reply::{RespReply, RespVersion};
 use super::reply_budget::ReplyAccount;
 use super::reply_form::ReplyForm;
@@ -101,7 +102,7 @@ pub(crate) struct SocketReadiness {
     /// True if the client sends no more bytes.
     pub(crate) hung_up: bool,
     /// True if the last bytes were received where a long argument stays.
-    after_long: bool,
+    pub(crate) after_long: bool,
 }
 
 /// The front end's work lists that contain the connection.
@@ -113,6 +114,8 @@ pub(crate) struct WorkListFlags {
     pub(crate) flushing: bool,
     /// True if the connection is queued to go on in the next turn.
     pub(crate) unread: bool,
+    /// True if the connection is queued to go on when the device has room for its value.
+    pub(crate) awaiting_receipt: bool,
 }
 
 /// The locked key that a connection's next command waits for.
@@ -142,6 +145,8 @@ pub(crate) struct RespConnection {
     pub(crate) parser: RespParser,
     pub(crate) protocol_error: Option<ProtocolError>,
     pub(crate) pending: ParsedCommands,
+    /// The bytes that the device received of the value of the next command.
+    pub(crate) received: Option<ReceivedBytes>,
     pub(crate) transaction: ConnectionTransaction,
     pub(crate) slots: VecDeque<PipelineSlot>,
     /// Sum of the bytes that the slots hold.
@@ -197,6 +202,7 @@ impl RespConnection {
             parser: RespParser::default(),
             protocol_error: None,
             pending: ParsedCommands::default(),
+            received: None,
             transaction: ConnectionTransaction::default(),
             slots: VecDeque::new(),
             slot_bytes: 0,
@@ -291,6 +297,7 @@ impl RespConnection {
         self.slot_bytes = 0;
         self.slot_replies = 0;
         self.pending = ParsedCommands::default();
+        self.received = None;
         self.transaction = ConnectionTransaction::default();
         self.input = BytesMut::new();
         self.long_input = 0;

@@ -96,6 +96,7 @@ impl<S: CoreDevice> TurnContext<'_, S> {
                 assert!(now == before, "a command that is to be run again has had an effect");
                 break;
             }
+            connection.received = None;
             if pending.chunk.len() >= COUNTED_CHUNK_BYTES_MIN {
                 connection.hold(slot, request.argument_bytes());
             }
@@ -215,6 +216,9 @@ impl<S: CoreDevice> TurnContext<'_, S> {
         request: &RespRequest<'_>,
     ) -> RespOutcome {
         let mut planned = plan(verb, request, &self.plan_context(connection));
+        if let (Ok(planned), Some(received)) = (&mut planned, &connection.received) {
+            planned.put_received(received);
+        }
         let (namespace, own) = (connection.namespace(), connection.reply_bytes());
         let mut bytes = planned.as_ref().map_or(0, |planned| self.reply_bytes_of(own, namespace, planned));
         if bytes > STREAM_PART_BYTES
@@ -437,7 +441,7 @@ fn must_wait(found: LockView, access: KeyAccess) -> bool {
 
 /// Parses the received bytes. Returns true if there is a command to execute.
 fn parse_more(connection: &mut RespConnection, pending: &mut ParsedCommands, shared: &mut RespState) -> bool {
-    if connection.input.is_empty() || connection.protocol_error.is_some() {
+    if connection.input.is_empty() || connection.protocol_error.is_some() || connection.is_receiving() {
         return false;
     }
     let known = connection.authenticated || shared.settings.password.is_none();

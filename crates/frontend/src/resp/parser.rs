@@ -126,6 +126,15 @@ pub struct ParseResult {
     pub error: Option<ProtocolError>,
 }
 
+/// The last argument of a command that is not complete.
+#[derive(Clone, Copy, Debug)]
+pub struct LastArgument<'a> {
+    /// The arguments before it, the name of the command first.
+    pub arguments: &'a [ArgumentSpan],
+    /// Its length.
+    pub bytes: usize,
+}
+
 enum NumberLine {
     Incomplete,
     TooLong,
@@ -182,6 +191,28 @@ impl RespParser {
     #[must_use]
     pub fn bytes_needed(&self) -> usize {
         self.bulk.map_or(0, |length| self.position + length + 2)
+    }
+
+    /// Returns the argument that is being received, if it is the last one of its command and its length is known.
+    #[must_use]
+    #[inline]
+    pub fn last_argument(&self) -> Option<LastArgument<'_>> {
+        let bytes = self.bulk.filter(|_| self.arguments_left == 1)?;
+        Some(LastArgument { arguments: &self.partial, bytes })
+    }
+
+    /// Returns the offset in the input of the first byte of the argument that is being received.
+    pub(crate) fn argument_position(&self) -> usize {
+        self.position
+    }
+
+    /// Notes that the first `bytes` bytes of the argument that is being received do not come with the input.
+    ///
+    /// # Panics
+    /// It is not as long.
+    pub(crate) fn shorten_argument(&mut self, bytes: usize) {
+        let length = self.bulk.and_then(|length| length.checked_sub(bytes));
+        self.bulk = Some(length.expect("an argument is shortened by more than its length"));
     }
 
     fn keep_partial(&mut self, spans: &mut Vec<ArgumentSpan>, first: usize, consumed: usize) {

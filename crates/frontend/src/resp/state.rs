@@ -109,6 +109,8 @@ pub(crate) struct RespState {
     pub(crate) locks: KeyLocks,
     pub(crate) gate: TransactionGate,
     pub(crate) value_buffers: ValueBuffers,
+    /// Clients whose values wait for room in the device.
+    pub(crate) awaiting_receipt: Vec<ClientIndex>,
     pub(crate) receive_buffers: ReceiveBuffers,
     pub(crate) client_memory: ClientMemory,
     pub(crate) reply_budget: ReplyBudget,

@@ -160,7 +160,7 @@ impl RespFrontEnd {
     }
 
     /// Reads and runs commands until the socket is empty, the connection must wait, or its byte budget is used up.
-    fn read_and_run<S: CoreDevice>(&mut self, store: &mut S, index: ClientIndex) {
+    pub(super) fn read_and_run<S: CoreDevice>(&mut self, store: &mut S, index: ClientIndex) {
         let mut scratch = std::mem::take(&mut self.scratch);
         let mut has_more = false;
         let draining = self.stage == RespStage::Draining;
@@ -183,9 +183,7 @@ impl RespFrontEnd {
                     has_more = true;
                     break;
                 }
-                let Some(count) = connection.read(&mut scratch, &mut turn.shared.receive_buffers) else {
-                    break;
-                };
+                let Some(count) = turn.receive_or_read(connection, &mut scratch) else { break };
                 connection.last_active = turn.shared.now;
                 turn.shared.counters.input_bytes += count as u64;
                 budget = budget.saturating_sub(count);

@@ -3,10 +3,13 @@
 use super::{BootTime, DeviceActivity, SimulatedDevice};
 use crate::media::SimMedia;
 use headwater_host::clock::{Nanos, UnixMillis};
-use headwater_ssd::command::{FrontEndId, NamespaceId, SsdCommand, SsdCompletion, SubmitError};
+use headwater_ssd::command::{
+    FrontEndId, NamespaceId, ReceiptStep, SsdCommand, SsdCompletion, SubmitError, ValueReceipt,
+};
 use headwater_ssd::engine::inspection::inspect;
 use headwater_ssd::engine::{DeviceConfig, SsdDevice, StartTime};
 use headwater_ssd::namespace::Namespace;
+use std::io::{self, IoSliceMut};
 
 /// The only front end of a simulated device.
 const FRONT_END: FrontEndId = FrontEndId(1);
@@ -33,6 +36,18 @@ impl SimulatedDevice for SsdDevice<SimMedia> {
 
     fn submit(&mut self, namespace: NamespaceId, token: u64, command: SsdCommand) -> Result<(), SubmitError> {
         SsdDevice::submit(self, FRONT_END, namespace, token, command)
+    }
+
+    fn begin_receipt(&mut self, value_bytes: usize) -> Option<ValueReceipt> {
+        SsdDevice::begin_receipt(self, value_bytes)
+    }
+
+    fn receive(
+        &mut self,
+        receipt: &ValueReceipt,
+        source: &mut dyn FnMut(&mut [IoSliceMut<'_>]) -> io::Result<usize>,
+    ) -> io::Result<ReceiptStep> {
+        SsdDevice::receive(self, receipt, source)
     }
 
     fn poll(&mut self, now: Nanos, wall: UnixMillis) -> bool {

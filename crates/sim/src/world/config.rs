@@ -86,6 +86,8 @@ pub struct WorldSwitches {
     pub resting_faults: FeatureUse,
     /// Erases that a power cut tears.
     pub torn_erases: FeatureUse,
+    /// Values that the device receives in parts before they are stored.
+    pub receipts: FeatureUse,
 }
 
 impl WorldSwitches {
@@ -120,6 +122,7 @@ impl WorldSwitches {
         cell_losses: FeatureUse::Never,
         resting_faults: FeatureUse::Never,
         torn_erases: FeatureUse::Some,
+        receipts: FeatureUse::Never,
     };
 
     /// Removes the faults that are off from a plan.
@@ -212,6 +215,10 @@ pub const BATCH_CLEAR_SEEDS: u64 = 1 << 55;
 /// seeds the bit has no meaning of its own.
 pub const GATHER_SEEDS: u64 = 1 << 54;
 
+/// Added to a seed with [`EXTENT_SEEDS`]: the device receives long values in parts, before they are stored. In other seeds the
+/// bit has no meaning of its own.
+pub const RECEIPT_SEEDS: u64 = 1 << 50;
+
 /// Returns true for a seed of a world whose batches have keys of several namespaces.
 const fn is_across(seed: u64) -> bool {
     seed & (ACROSS_SEEDS | ACROSS_SEEDS >> 1) == ACROSS_SEEDS
@@ -222,7 +229,8 @@ pub(super) const fn drawn_seed(seed: u64) -> u64 {
     let across = if is_across(seed) { ACROSS_SEEDS | BATCH_CLEAR_SEEDS } else { 0 };
     let gathers = if seed & PART_SEEDS != 0 { GATHER_SEEDS } else { 0 };
     let kinds = LYING_SEEDS | FILE_SEEDS | REUSE_SEEDS | LONG_SEEDS | CHECK_SEEDS | PART_SEEDS | EXTENT_SEEDS;
-    seed & !(kinds | across | gathers)
+    let receipts = if seed & EXTENT_SEEDS != 0 { RECEIPT_SEEDS } else { 0 };
+    seed & !(kinds | across | gathers | receipts)
 }
 
 /// Presets that short runs draw from: with and without a volatile cache, fast and slow.
@@ -258,6 +266,11 @@ impl WorldConfig {
         config.device.extents_from = usize::MAX;
         if seed & EXTENT_SEEDS != 0 {
             extent_config::change(&mut config, drawn);
+            if seed & RECEIPT_SEEDS != 0 {
+                config.switches.receipts = FeatureUse::Some;
+                // Values on their way hold room that is promised to nobody else.
+                config.room_bytes = 0;
+            }
         }
         if seed & CHECK_SEEDS != 0 {
             config.workload.checks = FeatureUse::Some;

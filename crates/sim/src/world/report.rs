@@ -18,6 +18,8 @@ pub struct RunReport {
     pub commands: u64,
     /// Commands completed.
     pub completions: u64,
+    /// Stores among them whose values the device received before.
+    pub received: u64,
     /// Power cuts, including those during recovery.
     pub cuts: u32,
     /// Power cuts during recovery.

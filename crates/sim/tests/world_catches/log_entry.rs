@@ -65,6 +65,8 @@ pub(crate) fn decode(bytes: &[u8]) -> Vec<ToyOp> {
 pub(crate) fn bytes_of(value: ValueSource) -> Bytes {
     match value {
         ValueSource::Bytes(bytes) => bytes,
-        ValueSource::Client(_) => panic!("a simulated client passes its bytes inline"),
+        ValueSource::Client(_) | ValueSource::Received { .. } => {
+            panic!("a simulated client passes its bytes inline")
+        }
     }
 }

@@ -95,6 +95,10 @@ pub(crate) fn execute<M: Media>(
     let front_end = operation.front_end;
     let command = match &mut operation.work {
         OperationWork::Expire { address } => return expire(ftl, hash, *address),
+        OperationWork::OpenExtent { receipt } => {
+            ftl.open_receipt_extent(*receipt)?;
+            return Ok(ExecutionOutcome::status(Status::SUCCESS, Sequence(0)));
+        }
         OperationWork::Command(
             SsdCommand::Read { .. } | SsdCommand::Compare { .. } | SsdCommand::Verify { .. },
         ) => {

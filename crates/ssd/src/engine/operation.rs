@@ -36,6 +36,11 @@ pub(crate) enum OperationWork {
         /// Address of the record when it expired. If it has moved since, the expiry queue names it again.
         address: RecordAddress,
     },
+    /// The opening of the next extent of a value that is being received.
+    OpenExtent {
+        /// The number of its receipt.
+        receipt: u64,
+    },
 }
 
 /// The kind of object that a command works on.
@@ -328,6 +333,7 @@ impl DeviceOperation {
     pub(crate) fn is_keyed(&self) -> bool {
         match &self.work {
             OperationWork::Expire { .. } => true,
+            OperationWork::OpenExtent { .. } => false,
             OperationWork::Command(command) => !matches!(
                 command,
                 SsdCommand::ReadPart { .. }
@@ -337,6 +343,12 @@ impl DeviceOperation {
                     | SsdCommand::Clear
             ),
         }
+    }
+
+    /// Returns true if it waits behind earlier writes that wait for room.
+    #[inline]
+    pub(crate) fn may_wait_behind(&self) -> bool {
+        self.is_write() && (self.is_keyed() || matches!(self.work, OperationWork::OpenExtent { .. }))
     }
 
     /// Returns true if it reads the value of the record that it finds.
@@ -399,7 +411,7 @@ impl DeviceOperation {
     /// Returns true if it changes stored data or promises durability, and is refused after a media failure.
     pub(crate) fn is_write(&self) -> bool {
         match &self.work {
-            OperationWork::Expire { .. } => true,
+            OperationWork::Expire { .. } | OperationWork::OpenExtent { .. } => true,
             OperationWork::Command(command) => match command {
                 SsdCommand::Batch { writes } => writes.iter().any(BatchWrite::is_write),
                 SsdCommand::BatchAcross { writes, runs } => {

@@ -307,7 +307,7 @@ impl<M: Media> SsdDevice<M> {
         operation.started.get_or_insert(self.now);
         // A write waits behind earlier ones that wait for room, else small writes could starve a large record.
         let is_reserver = self.schedule.reserver == Some(at);
-        let is_behind = waits_for_room && operation.is_write() && operation.is_keyed() && !is_reserver;
+        let is_behind = waits_for_room && operation.may_wait_behind() && !is_reserver;
         let result = if is_behind {
             Err(StallReason::Room { blocks: 0 })
         } else {
@@ -403,8 +403,12 @@ impl<M: Media> SsdDevice<M> {
             self.ftl.abandon_extents(store);
         }
         let operation = &self.operations[at];
-        if matches!(operation.work, OperationWork::Expire { .. }) {
-            self.schedule.expiries_in_flight -= 1;
+        match operation.work {
+            OperationWork::Expire { .. } => self.schedule.expiries_in_flight -= 1,
+            OperationWork::OpenExtent { receipt } => {
+                self.ftl.end_receipt_extent(receipt, outcome.completion.status);
+            }
+            OperationWork::Command(_) => {}
         }
         if operation.hold != KeyHold::None {
             if self.schedule.reserver == Some(at) {

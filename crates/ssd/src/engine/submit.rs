@@ -7,7 +7,7 @@ use super::SsdDevice;
 use super::batch_keys::BatchKeys;
 use super::keyed_batch::KeyedBatch;
 use super::operation::{DeviceOperation, OperationWork};
-use crate::command::{FrontEndId, NamespaceId, SsdCommand, SubmitError};
+use crate::command::{FrontEndId, NamespaceId, SsdCommand, SubmitError, ValueSource};
 use crate::limits::OPERATIONS_MAX;
 use crate::media::Media;
 
@@ -62,6 +62,13 @@ impl<M: Media> SsdDevice<M> {
         operation.compute_spans(self.ftl.hasher()).map_err(SubmitError::Refused)?;
         if !operation.is_checked() {
             operation.check_part(self.batch_checks()).map_err(SubmitError::Refused)?;
+        }
+        if let OperationWork::Command(SsdCommand::Store {
+            value: ValueSource::Received { receipt, .. },
+            ..
+        }) = &operation.work
+        {
+            operation.extent_store = Some(self.ftl.take_receipt(receipt).map_err(SubmitError::Refused)?);
         }
         let at = self.operations.insert(operation);
         if throttled {

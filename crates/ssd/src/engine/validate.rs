@@ -29,7 +29,13 @@ impl<M: Media> SsdDevice<M> {
                 key_fits(key)?;
                 let in_extents = self.ftl.extents_for(value.len()) > 0;
                 let most = if in_extents { VALUE_BYTES_MAX } else { value_max };
-                if value.len() > most { Err(Status::INVALID_VALUE_SIZE) } else { Ok(()) }
+                match value {
+                    _ if value.len() > most => Err(Status::INVALID_VALUE_SIZE),
+                    ValueSource::Received { receipt, .. } if !self.ftl.is_received(receipt, value.len()) => {
+                        Err(Status::INVALID_FIELD)
+                    }
+                    _ => Ok(()),
+                }
             }
             SsdCommand::Retrieve { key, .. }
             | SsdCommand::OpenValue { key, .. }
@@ -96,7 +102,7 @@ impl<M: Media> SsdDevice<M> {
             inside(&LbaRange { start, blocks: narrow(blocks) })
         };
         let brings = |start: Lba, data: &ValueSource| {
-            if !data.len().is_multiple_of(format.bytes()) {
+            if !data.len().is_multiple_of(format.bytes()) || matches!(data, ValueSource::Received { .. }) {
                 return Err(Status::INVALID_FIELD);
             }
             moves(start, data.len() >> format.shift())

@@ -36,13 +36,20 @@ const BLOCKS_ASKED_MAX: usize = 16;
 /// A store that fills extents.
 #[derive(Debug)]
 pub(crate) struct ExtentStore {
-    writer: ExtentWriter,
+    pub(super) writer: ExtentWriter,
     /// Extents that the value takes.
     count: usize,
     /// Those that are open or full.
-    extents: Vec<Extent>,
+    pub(super) extents: Vec<Extent>,
     /// Pages that are filled.
-    pages: usize,
+    pub(super) pages: usize,
+}
+
+impl ExtentStore {
+    /// Returns true if the next page needs an extent that is not open.
+    pub(super) fn lacks_extent(&self) -> bool {
+        self.extents.len() < self.count && self.pages == self.extents.len() * PAGES_PER_BLOCK
+    }
 }
 
 impl<M: Media> Ftl<M> {
@@ -103,7 +110,7 @@ impl<M: Media> Ftl<M> {
         if left > 0 && !mutant(Mutant::ExtentsNotAwaited) { Err(StallReason::ExtentPages) } else { Ok(()) }
     }
 
-    fn open_extent(&mut self, store: &mut ExtentStore) -> Result<(), StallReason> {
+    pub(super) fn open_extent(&mut self, store: &mut ExtentStore) -> Result<(), StallReason> {
         let (ready, checkpoint) = (self.space.collector_blocks(), self.checkpoint_reserve());
         let few = self.blocks().ready_count() <= ready || self.blocks().free_count() <= ready + checkpoint;
         let extent = if few { None } else { self.flash.open_extent() };
@@ -117,7 +124,11 @@ impl<M: Media> Ftl<M> {
     }
 
     /// Returns the number of pages of an extent, of those wanted, that find a frame now and leave those of a commit.
-    fn extent_pages_now(&mut self, writer: ExtentWriter, wanted: usize) -> Result<usize, StallReason> {
+    pub(super) fn extent_pages_now(
+        &mut self,
+        writer: ExtentWriter,
+        wanted: usize,
+    ) -> Result<usize, StallReason> {
         let (own, all) = self.flash.extent_pages(writer);
         let most = WAITING_PAGES_MAX.min(self.page_cache().frames_max() / WAITING_SHARE);
         if all >= most {
@@ -169,9 +180,9 @@ impl<M: Media> Ftl<M> {
         }
     }
 
-    /// Frees the extents of ended stores of which nothing is in flight. Returns true if there were any.
+    /// Frees the extents of ended stores and of dropped receipts of which nothing is in flight. Returns true if there were any.
     pub(super) fn free_abandoned_extents(&mut self) -> bool {
-        let mut moved = false;
+        let mut moved = self.drop_receipts();
         for (writer, extents) in std::mem::take(&mut self.extents.abandoned) {
             if self.flash.extent_pages(writer).0 > 0 {
                 self.extents.abandoned.push((writer, extents));

@@ -365,6 +365,11 @@ impl<M: Media> FlashLog<M> {
         self.page_cache.take_frame()
     }
 
+    /// Returns a frame that was taken.
+    pub(crate) fn return_frame(&mut self, frame: MediaFrame) {
+        self.page_cache.return_frame(frame);
+    }
+
     /// Returns the medium and the device DRAM, for reads that wait for each page.
     pub(crate) fn reading(&mut self) -> (&mut M, &mut PageCache) {
         (&mut self.media, &mut self.page_cache)

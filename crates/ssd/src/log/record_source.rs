@@ -31,6 +31,8 @@ impl<'a> RecordSource<'a> {
     pub(crate) fn of(value: &'a ValueSource) -> Self {
         match value {
             ValueSource::Bytes(bytes) => Self::Bytes(bytes),
+            // What the device received lies in extents already.
+            ValueSource::Received { rest, .. } => Self::Bytes(rest),
             ValueSource::Client(segments) => Self::Client(segments),
         }
     }

@@ -78,6 +78,12 @@ impl FailedWrite {
         Self { operation, block, page, errno }
     }
 
+    /// Describes the last write that found no space beneath a medium.
+    pub(crate) fn for_lack_of_space(error: MediaError) -> Self {
+        let is_cell = matches!(error, MediaError::Cell { .. });
+        Self::new(if is_cell { FailedOperation::CommitRecord } else { FailedOperation::Program }, error)
+    }
+
     /// Returns the address of the page.
     #[must_use]
     pub fn address(&self) -> PageAddress {

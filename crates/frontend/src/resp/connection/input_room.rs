@@ -15,7 +15,7 @@ impl RespConnection {
     }
 
     /// Returns the bytes of the present argument that have not arrived; 0 if its length is unknown.
-    pub(super) fn missing_bytes(&self) -> usize {
+    pub(crate) fn missing_bytes(&self) -> usize {
         self.parser.bytes_needed().saturating_sub(self.input.len())
     }
 

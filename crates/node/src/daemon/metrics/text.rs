@@ -69,6 +69,12 @@ impl SnapshotCollector {
         gauge(encoder, "index_bytes", "DRAM of the index", device.index_bytes)?;
         counter(
             encoder,
+            "received_bytes",
+            "Bytes of long values that were received into the blocks that keep them",
+            device.received_bytes,
+        )?;
+        counter(
+            encoder,
             "moved_in_large_jobs_bytes",
             "Bytes of values that the mover moved in jobs of at least 16 KiB",
             device.moved_in_large_jobs,

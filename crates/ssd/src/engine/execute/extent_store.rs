@@ -23,12 +23,14 @@ pub(super) fn store<M: Media>(
 ) -> Result<ExecutionOutcome, StallReason> {
     let failed = |status| Ok(ExecutionOutcome::status(status, Sequence(0)));
     let in_log = Ftl::<M>::extent_record_bytes(one.key.len(), value.len(), extents);
-    if progress.is_none() {
+    let is_received = matches!(value, ValueSource::Received { .. });
+    if progress.is_none() || is_received {
         let more = in_log + extents * BLOCK_DATA_BYTES;
         let less = found.map_or(0, |found| ftl.stored_bytes(found.entry));
         let quota = ftl.fits_quota(one.namespace, more, less).then_some(()).ok_or(Status::CAPACITY_EXCEEDED);
-        // The old value keeps its place until the new one is durable.
-        if let Err(status) = ftl.check_capacity(in_log, more, 0).and(quota) {
+        // The extents of a received value count already. The old value keeps its place until the new one is durable.
+        let grows = if is_received { in_log } else { more };
+        if let Err(status) = ftl.check_capacity(in_log, grows, 0).and(quota) {
             return failed(status);
         }
     }
@@ -55,6 +57,7 @@ pub(super) fn store<M: Media>(
 fn rest_of(value: &ValueSource, from: usize) -> Cow<'_, [u8]> {
     match value {
         ValueSource::Bytes(bytes) => Cow::Borrowed(&bytes[from..]),
+        ValueSource::Received { rest, .. } => Cow::Borrowed(rest),
         ValueSource::Client(segments) => {
             let mut rest = vec![0; segments.bytes() - from];
             segments.copy_in(from, &mut rest);

@@ -14,8 +14,10 @@ use crate::log::page::{NO_RECORD, PAGE_CRC, PageKind, PageSpare, PagesBefore};
 use crate::log::prefix::Tick;
 use crate::media::geometry::{PAGE_DATA_BYTES, PageAddress};
 use crate::media::{Media, MediaError};
+use headwater_dma::frame::MediaFrame;
 use headwater_dma::mover::{MemoryPlace, MoveMemory, MoveStep, Mover};
 use headwater_host::clock::Nanos;
+use headwater_host::copy::crc32c;
 use headwater_host::width::narrow;
 use std::ops::Range;
 
@@ -59,6 +61,7 @@ impl<M: Media> FlashLog<M> {
         let source = match value {
             ValueSource::Bytes(value) => job.add_memory(value.slice(at..at + bytes)),
             ValueSource::Client(segments) => job.add_memory(segments.part(at, bytes)),
+            ValueSource::Received { .. } => unreachable!("a received value has its pages"),
         };
         for nth in 0..usize::from(pages) {
             let Some(frame) = self.page_cache.take_frame() else { break };
@@ -76,27 +79,48 @@ impl<M: Media> FlashLog<M> {
             *crc = job.crc32c(nth).expect("the step computes a checksum");
         }
         let frames = job.drain_memories().filter_map(MoveMemory::into_frame);
-        for ((page, crc), mut frame) in (first..).zip(crcs).zip(frames) {
-            let address = PageAddress::new(extent.block, page);
-            let seed = self.traits.checksum_seed;
-            let spare = PageSpare {
-                kind: PageKind::Extent,
-                address,
-                first: NO_RECORD,
-                used: PAGE_BYTES_USED,
-                order: extent.order,
-                tick: Tick(0),
-                open_sequence: self.blocks.get(extent.block).open_sequence,
-                durable: self.log.durable_claim(),
-                accepted: self.log.accepted(),
-                continues: self.blocks.order_next(),
-                before: PagesBefore::default(),
-            };
-            spare.encode_sealed(&mut frame, PAGE_CRC.join(seed, crc), seed);
-            self.extents.push(writer, address, frame);
+        for ((page, crc), frame) in (first..).zip(crcs).zip(frames) {
+            self.program_extent_page(writer, (extent, page), (frame, crc));
         }
         self.move_job = job;
         filled
+    }
+
+    /// Seals a filled page of an extent, whose bytes have the checksum `crc`, and queues it for the medium.
+    fn program_extent_page(
+        &mut self,
+        writer: ExtentWriter,
+        (extent, page): (Extent, u8),
+        (mut frame, crc): (MediaFrame, u32),
+    ) {
+        let address = PageAddress::new(extent.block, page);
+        let seed = self.traits.checksum_seed;
+        let spare = PageSpare {
+            kind: PageKind::Extent,
+            address,
+            first: NO_RECORD,
+            used: PAGE_BYTES_USED,
+            order: extent.order,
+            tick: Tick(0),
+            open_sequence: self.blocks.get(extent.block).open_sequence,
+            durable: self.log.durable_claim(),
+            accepted: self.log.accepted(),
+            continues: self.blocks.order_next(),
+            before: PagesBefore::default(),
+        };
+        spare.encode_sealed(&mut frame, PAGE_CRC.join(seed, crc), seed);
+        self.extents.push(writer, address, frame);
+    }
+
+    /// Queues a page of an extent that was filled from outside.
+    pub(crate) fn program_received_page(
+        &mut self,
+        writer: ExtentWriter,
+        place: (Extent, u8),
+        frame: MediaFrame,
+    ) {
+        let crc = crc32c(0, &frame[..PAGE_DATA_BYTES]);
+        self.program_extent_page(writer, place, (frame, crc));
     }
 
     /// Copies pages of a run, which the caller proved, to a sink as one job of the mover. The first page gives its bytes from

@@ -85,7 +85,7 @@ fn copy_sources(
 
 fn range_list(data: RequestData, need: DataNeed) -> Result<Bytes, Status> {
     match payload(data, need)? {
-        ValueSource::Bytes(bytes) => Ok(bytes),
+        ValueSource::Bytes(bytes) | ValueSource::Received { rest: bytes, .. } => Ok(bytes),
         ValueSource::Client(segments) => {
             let mut bytes = vec![0; segments.bytes()];
             if segments.copy_in(0, &mut bytes) != bytes.len() {

@@ -1,0 +1,232 @@
+//! Long values that the device receives from a client's socket itself.
+//!
+//! Input: the header of a long argument that ends a SET, SETEX or PSETEX. Output: a store whose value lies in the device's blocks
+//! already. Invariant: bytes that the device received are no longer in the input, and the argument in the input is the rest of
+//! the value; the command is the next one of its connection.
+//!
+//! ```text
+//!  *3 $3 SET $1 k $1000000 <first bytes, to the device> <rest>        the rest is shorter than an extent
+//!                          ^ position of the parser
+//! ```
+//!
+//! A command whose value may be needed as bytes (options behind the value, a transaction, any other command) is received into
+//! the input, and so is every value for which the device has no receipt.
+
+use super::RespFrontEnd;
+use super::command_table::{RespCommand, lookup};
+use super::connection::{ConnectionLife, RespConnection};
+use super::dispatch::TurnContext;
+use super::plan::CommandPlan;
+use crate::core_device::CoreDevice;
+use headwater_ssd::command::{ReceiptStep, SsdCommand, ValueReceipt, ValueSource};
+use headwater_ssd::limits::EXTENT_BYTES;
+use rustix::io::{Errno, readv};
+use std::io::{self, IoSliceMut};
+use std::os::fd::AsFd;
+
+/// The value that the device receives for a connection's next command.
+#[derive(Debug)]
+pub(crate) struct ReceivedBytes {
+    receipt: ValueReceipt,
+    /// Bytes that the device has.
+    done: usize,
+}
+
+impl ReceivedBytes {
+    /// Returns true if the device waits for more bytes.
+    pub(crate) fn is_incomplete(&self) -> bool {
+        self.done < self.receipt.bytes()
+    }
+}
+
+impl CommandPlan {
+    /// Makes the bytes that the device received the first ones of the value that is stored.
+    pub(crate) fn put_received(&mut self, received: &ReceivedBytes) {
+        if let Self::Single { command: SsdCommand::Store { value, .. }, .. } = self
+            && let ValueSource::Bytes(rest) = value
+        {
+            let rest = std::mem::take(rest);
+            *value = ValueSource::Received { receipt: received.receipt.clone(), rest };
+        }
+    }
+}
+
+impl RespConnection {
+    /// Returns true if the device waits for bytes of the present argument.
+    #[inline]
+    pub(crate) fn is_receiving(&self) -> bool {
+        self.received.as_ref().is_some_and(ReceivedBytes::is_incomplete)
+    }
+
+    /// Returns the length of the present argument, if it is a long one that ends a command whose value is only stored.
+    fn stored_value(&self) -> Option<usize> {
+        let last = self.parser.last_argument().filter(|last| last.bytes >= EXTENT_BYTES)?;
+        let (name, value_at) = (last.arguments.first()?, last.arguments.len());
+        let is_stored = match lookup(&self.input[name.range()])? {
+            RespCommand::Set => value_at == 2,
+            RespCommand::SetEx | RespCommand::PSetEx => value_at == 3,
+            _ => false,
+        };
+        is_stored.then_some(last.bytes)
+    }
+}
+
+impl<S: CoreDevice> TurnContext<'_, S> {
+    /// Reads once from the socket, or has the device receive the next bytes of a long value. Returns their number, or `None` if
+    /// none can be read now.
+    #[inline]
+    pub(crate) fn receive_or_read(
+        &mut self,
+        connection: &mut RespConnection,
+        scratch: &mut [u8],
+    ) -> Option<usize> {
+        if connection.received.is_none() && connection.parser.last_argument().is_some() {
+            self.try_receipt(connection);
+        }
+        if connection.is_receiving() {
+            self.receive(connection)
+        } else {
+            connection.read(scratch, &mut self.shared.receive_buffers)
+        }
+    }
+
+    #[cold]
+    fn try_receipt(&mut self, connection: &mut RespConnection) {
+        let is_known = connection.authenticated || self.shared.settings.password.is_none();
+        if !is_known || !connection.pending.is_done() || connection.transaction.is_open() {
+            return;
+        }
+        let Some(bytes) = connection.stored_value() else { return };
+        // A value that has arrived as a whole is parsed.
+        if connection.missing_bytes() == 0 {
+            return;
+        }
+        if let Some(receipt) = self.device.begin_receipt(bytes) {
+            connection.parser.shorten_argument(receipt.bytes());
+            connection.received = Some(ReceivedBytes { receipt, done: 0 });
+        }
+    }
+
+    /// Has the device receive the next bytes, first those that have arrived with the header.
+    fn receive(&mut self, connection: &mut RespConnection) -> Option<usize> {
+        let position = connection.parser.argument_position();
+        let RespConnection { received, input, socket, .. } = connection;
+        let (received, socket) = (received.as_mut()?, socket.as_ref()?);
+        let mut room = 0;
+        let step = if input.len() > position {
+            let arrived = &input[position..];
+            let left = received.receipt.bytes() - received.done;
+            let arrived = &arrived[..arrived.len().min(left)];
+            self.device.receive(&received.receipt, &mut |slices| Ok(copy_to(slices, arrived)))
+        } else {
+            self.device.receive(&received.receipt, &mut |slices| {
+                room = slices.iter().map(|slice| slice.len()).sum();
+                match readv(socket.as_fd(), slices) {
+                    Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
+                    read => Ok(read?),
+                }
+            })
+        };
+        match step {
+            Ok(ReceiptStep::Received(bytes)) => {
+                received.done += bytes;
+                if input.len() > position {
+                    remove(input, position, bytes);
+                } else {
+                    connection.ready.readable = bytes == room || connection.ready.hung_up;
+                    connection.ready.after_long = true;
+                }
+                Some(bytes)
+            }
+            Ok(ReceiptStep::NoRoom) => {
+                if !std::mem::replace(&mut connection.queued.awaiting_receipt, true) {
+                    self.shared.awaiting_receipt.push(connection.index);
+                }
+                None
+            }
+            Err(error) => {
+                end_reading(connection, &error);
+                None
+            }
+        }
+    }
+}
+
+impl RespFrontEnd {
+    /// Continues to read from clients for whose values the device had no room. Returns true if it has some now.
+    pub(crate) fn resume_receipts<S: CoreDevice>(&mut self, store: &mut S) -> bool {
+        let before = self.shared.counters.input_bytes;
+        for index in std::mem::take(&mut self.shared.awaiting_receipt) {
+            if let Some(connection) = self.clients.get_mut(index) {
+                connection.queued.awaiting_receipt = false;
+            }
+            self.read_and_run(store, index);
+        }
+        self.shared.counters.input_bytes != before
+    }
+}
+
+/// Notes that nothing can be read from a socket now, or ever.
+fn end_reading(connection: &mut RespConnection, error: &io::Error) {
+    match error.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(Errno::INTR) => {}
+        Some(Errno::AGAIN) => connection.ready.readable = false,
+        Some(_) => {
+            connection.life = ConnectionLife::Dead;
+            connection.ready.readable = false;
+        }
+        // After end of file, pending replies are still sent.
+        None => {
+            connection.life = ConnectionLife::Closing;
+            connection.ready.readable = false;
+        }
+    }
+}
+
+/// Copies bytes to slices, in order. Returns how many found room.
+fn copy_to(slices: &mut [IoSliceMut<'_>], bytes: &[u8]) -> usize {
+    let mut done = 0;
+    for slice in slices {
+        let part = slice.len().min(bytes.len() - done);
+        slice[..part].copy_from_slice(&bytes[done..done + part]);
+        done += part;
+    }
+    done
+}
+
+/// Removes bytes behind the header of an argument, which moves up to what follows.
+fn remove(input: &mut bytes::BytesMut, header: usize, bytes: usize) {
+    input.copy_within(..header, bytes);
+    bytes::Buf::advance(input, bytes);
+}
+
+const _: () = assert!(EXTENT_BYTES > super::limits::READ_BYTES);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::BytesMut;
+
+    #[test]
+    fn bytes_behind_a_header_leave_the_input() {
+        for (header, bytes) in [(0, 0), (3, 0), (3, 1), (3, 5), (5, 3), (0, 8), (8, 0)] {
+            let mut input = BytesMut::from(&b"abcdefgh"[..]);
+            remove(&mut input, header, bytes);
+            let expected = [&b"abcdefgh"[..header], &b"abcdefgh"[header + bytes..]].concat();
+            assert_eq!(input[..], expected, "{bytes} bytes behind {header}");
+        }
+    }
+
+    #[test]
+    fn bytes_are_copied_to_slices_in_order() {
+        let (mut first, mut second) = ([0; 3], [0; 4]);
+        for bytes in [&b""[..], b"ab", b"abc", b"abcde", b"abcdefg", b"abcdefghi"] {
+            (first, second) = ([0; 3], [0; 4]);
+            let mut slices = [IoSliceMut::new(&mut first), IoSliceMut::new(&mut second)];
+            let done = copy_to(&mut slices, bytes);
+            assert_eq!(done, bytes.len().min(7));
+            assert_eq!([&first[..], &second[..]].concat()[..done], bytes[..done]);
+        }
+        assert_eq!((first, second), (*b"abc", *b"defg"));
+    }
+}

@@ -1,0 +1,308 @@
+//! Values that the device receives itself: they become visible by their store alone, as any other value; what is dropped or
+//! refused gives its blocks back; nothing of a receipt survives a power cut.
+
+#![expect(clippy::unwrap_used, reason = "a test fails if its setup fails")]
+
+use bytes::Bytes;
+use headwater_host::clock::{Nanos, UnixMillis};
+use headwater_nvme::spec::status::Status;
+use headwater_ssd::command::{
+    FrontEndId, NamespaceId, ReadRelease, ReceiptStep, RecordExpiry, SsdCommand, SsdCompletion, SubmitError,
+    ValueReceipt, ValueSource, WriteCondition,
+};
+use headwater_ssd::engine::{DeviceConfig, SsdDevice, StartTime};
+use headwater_ssd::media::FlashGeometry;
+use headwater_ssd::media::memory::MemoryMedia;
+use headwater_ssd::namespace::{Namespace, NamespaceChange, NamespaceKind};
+use std::io::{self, IoSliceMut};
+
+const FRONT_END: FrontEndId = FrontEndId(1);
+const WALL: UnixMillis = UnixMillis(1_000_000);
+const START: StartTime = StartTime { now: Nanos::ZERO, wall: WALL };
+const EXTENT: usize = 262_144;
+
+type Device = SsdDevice<MemoryMedia>;
+
+fn open(blocks: u32) -> Device {
+    let media = MemoryMedia::erased(FlashGeometry::with_blocks(blocks)).unwrap();
+    SsdDevice::open(media, DeviceConfig::default(), START, &mut |_| {}).unwrap()
+}
+
+/// Cuts the power, and opens the device again.
+fn reopen(device: Device) -> Device {
+    let media = device.into_media().after_power_cut();
+    SsdDevice::open(media, DeviceConfig::default(), START, &mut |_| {}).unwrap()
+}
+
+fn text(bytes: usize, salt: u64) -> Vec<u8> {
+    let mut text = vec![0; bytes];
+    fastrand::Rng::with_seed(salt).fill(&mut text);
+    text
+}
+
+/// Gives the device at most `most` bytes of a value.
+fn give(device: &mut Device, receipt: &ValueReceipt, bytes: &[u8], most: usize) -> ReceiptStep {
+    let mut source = |slices: &mut [IoSliceMut<'_>]| {
+        let mut given = 0;
+        for slice in slices {
+            let part = slice.len().min(most.min(bytes.len()) - given);
+            slice[..part].copy_from_slice(&bytes[given..given + part]);
+            given += part;
+        }
+        Ok(given)
+    };
+    device.receive(receipt, &mut source).unwrap()
+}
+
+/// Gives the device the first bytes of a value, in parts of random length. Returns its receipt.
+fn receive(device: &mut Device, value: &[u8], random: &mut fastrand::Rng) -> ValueReceipt {
+    let receipt = device.begin_receipt(value.len()).expect("the device receives the value");
+    let mut done = 0;
+    for _ in 0..10_000_000 {
+        let most = if random.bool() { random.usize(1..5_000) } else { random.usize(1..300_000) };
+        match give(device, &receipt, &value[done..receipt.bytes()], most) {
+            ReceiptStep::Received(bytes) => done += bytes,
+            ReceiptStep::NoRoom => _ = device.poll(Nanos::ZERO, WALL),
+        }
+        if done == receipt.bytes() {
+            return receipt;
+        }
+    }
+    panic!("the device takes no more than {done} bytes of {}", receipt.bytes());
+}
+
+fn store_of(key: &str, receipt: ValueReceipt, rest: &[u8]) -> SsdCommand {
+    SsdCommand::Store {
+        key: Bytes::copy_from_slice(key.as_bytes()),
+        value: ValueSource::Received { receipt, rest: Bytes::copy_from_slice(rest) },
+        condition: WriteCondition::Always,
+        expiry: RecordExpiry::Never,
+    }
+}
+
+fn plain(key: &str, value: &[u8]) -> SsdCommand {
+    SsdCommand::Store {
+        key: Bytes::copy_from_slice(key.as_bytes()),
+        value: value.to_vec().into(),
+        condition: WriteCondition::Always,
+        expiry: RecordExpiry::Never,
+    }
+}
+
+fn run(device: &mut Device, namespace: NamespaceId, command: SsdCommand) -> SsdCompletion {
+    device.submit(FRONT_END, namespace, 1, command).unwrap();
+    for _ in 0..10_000_000 {
+        device.poll(Nanos::ZERO, WALL);
+        if let Some(completion) = device.next_completion(FRONT_END) {
+            return completion;
+        }
+    }
+    panic!("no command completes");
+}
+
+fn run_first(device: &mut Device, command: SsdCommand) -> Status {
+    run(device, NamespaceId::FIRST, command).status
+}
+
+fn settle(device: &mut Device) {
+    while device.poll(Nanos::ZERO, WALL) {}
+}
+
+#[track_caller]
+fn holds(device: &mut Device, key: &str, value: &[u8]) {
+    let found = retrieve(device, key);
+    assert_eq!((found.status, found.value_bytes as usize), (Status::SUCCESS, value.len()));
+    assert!(found.sink == value, "{key} has other bytes");
+}
+
+fn retrieve(device: &mut Device, key: &str) -> SsdCompletion {
+    let key = Bytes::copy_from_slice(key.as_bytes());
+    let release = ReadRelease::WhenDurable;
+    let command = SsdCommand::Retrieve { key, sink: Vec::new().into(), bytes_max: u32::MAX, release };
+    run(device, NamespaceId::FIRST, command)
+}
+
+#[test]
+fn received_values_of_every_shape_read_back_before_and_after_a_power_cut() {
+    let seed = fastrand::u64(..);
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut device = open(256);
+    let lengths = [
+        EXTENT,
+        EXTENT + 1,
+        2 * EXTENT - 1,
+        3 * EXTENT + 4_097,
+        5 * EXTENT,
+        17 * EXTENT + random.usize(..EXTENT),
+    ];
+    for (salt, bytes) in (0..).zip(lengths) {
+        let value = text(bytes, salt);
+        let receipt = receive(&mut device, &value, &mut random);
+        assert_eq!(receipt.bytes(), bytes / EXTENT * EXTENT);
+        let store = store_of(&format!("key {bytes}"), receipt.clone(), &value[receipt.bytes()..]);
+        assert_eq!(run_first(&mut device, store), Status::SUCCESS, "seed {seed}");
+    }
+    for _ in 0..2 {
+        for (salt, bytes) in (0..).zip(lengths) {
+            holds(&mut device, &format!("key {bytes}"), &text(bytes, salt));
+        }
+        device = reopen(device);
+    }
+}
+
+#[test]
+fn nothing_of_a_receipt_is_seen_or_survives_before_its_store() {
+    let seed = fastrand::u64(..);
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut device = open(64);
+    let (old, new) = (text(2 * EXTENT, 1), text(2 * EXTENT + 7, 2));
+    assert_eq!(run_first(&mut device, plain("a", &old)), Status::SUCCESS);
+    let receipt = receive(&mut device, &new, &mut random);
+    holds(&mut device, "a", &old);
+    settle(&mut device);
+    let store = store_of("a", receipt.clone(), &new[receipt.bytes()..]);
+    let mut device = reopen(device);
+    holds(&mut device, "a", &old);
+    let refused = device.submit(FRONT_END, NamespaceId::FIRST, 1, store);
+    assert_eq!(refused, Err(SubmitError::Refused(Status::INVALID_FIELD)), "a receipt of an earlier life");
+    let free = device.stats().free_blocks;
+    for _ in 0..100 {
+        let receipt = receive(&mut device, &new, &mut random);
+        drop(receipt);
+        settle(&mut device);
+    }
+    assert!(device.stats().free_blocks + 4 >= free, "seed {seed}: dropped receipts keep their blocks");
+    holds(&mut device, "a", &old);
+}
+
+#[test]
+fn a_store_is_refused_until_its_receipt_is_whole_and_for_another_length() {
+    let mut device = open(64);
+    let value = text(2 * EXTENT + 10, 3);
+    let receipt = device.begin_receipt(value.len()).unwrap();
+    let refused = |device: &mut Device, command| {
+        let submitted = device.submit(FRONT_END, NamespaceId::FIRST, 1, command);
+        assert_eq!(submitted, Err(SubmitError::Refused(Status::INVALID_FIELD)));
+    };
+    refused(&mut device, store_of("a", receipt.clone(), &value[2 * EXTENT..]));
+    let mut done = 0;
+    while done < receipt.bytes() {
+        match give(&mut device, &receipt, &value[done..receipt.bytes()], 100_000) {
+            ReceiptStep::Received(bytes) => done += bytes,
+            ReceiptStep::NoRoom => _ = device.poll(Nanos::ZERO, WALL),
+        }
+        if done < receipt.bytes() {
+            refused(&mut device, store_of("a", receipt.clone(), &value[2 * EXTENT..]));
+        }
+    }
+    // With that much behind it, it would have another extent.
+    refused(&mut device, store_of("a", receipt.clone(), &vec![0; EXTENT]));
+    assert_eq!(give(&mut device, &receipt, b"more", 4), ReceiptStep::Received(0));
+    assert_eq!(run_first(&mut device, store_of("a", receipt.clone(), &value[2 * EXTENT..])), Status::SUCCESS);
+    refused(&mut device, store_of("b", receipt, &value[2 * EXTENT..]));
+    holds(&mut device, "a", &value);
+}
+
+#[test]
+fn a_failed_source_takes_nothing_away() {
+    let mut device = open(64);
+    let value = text(EXTENT, 4);
+    let receipt = device.begin_receipt(value.len()).unwrap();
+    while give(&mut device, &receipt, &value, 5_000) == ReceiptStep::NoRoom {
+        device.poll(Nanos::ZERO, WALL);
+    }
+    for _ in 0..100 {
+        let failed = device.receive(&receipt, &mut |_| Err(io::ErrorKind::WouldBlock.into()));
+        assert_eq!(failed.unwrap_err().kind(), io::ErrorKind::WouldBlock);
+    }
+    let mut done = 5_000;
+    while done < value.len() {
+        match give(&mut device, &receipt, &value[done..], usize::MAX) {
+            ReceiptStep::Received(bytes) => done += bytes,
+            ReceiptStep::NoRoom => _ = device.poll(Nanos::ZERO, WALL),
+        }
+    }
+    assert_eq!(run_first(&mut device, store_of("a", receipt, b"")), Status::SUCCESS);
+    holds(&mut device, "a", &value);
+}
+
+#[test]
+fn conditions_and_quotas_are_decided_when_the_store_runs() {
+    let mut random = fastrand::Rng::with_seed(5);
+    let mut device = open(128);
+    let value = text(2 * EXTENT, 5);
+    let receipt = receive(&mut device, &value, &mut random);
+    assert_eq!(run_first(&mut device, plain("a", b"short")), Status::SUCCESS);
+    let SsdCommand::Store { key, value: source, expiry, .. } = store_of("a", receipt, b"") else {
+        unreachable!("a store is a store");
+    };
+    let store = SsdCommand::Store { key, value: source, condition: WriteCondition::IfAbsent, expiry };
+    let before = device.stats().live_bytes;
+    assert_eq!(run_first(&mut device, store), Status::KEY_EXISTS);
+    holds(&mut device, "a", b"short");
+    settle(&mut device);
+    assert!(device.stats().live_bytes + 2 * EXTENT as u64 <= before, "a refused value keeps its extents");
+
+    let small = Namespace { kind: NamespaceKind::Kv, size: EXTENT as u64, ..Namespace::IMPLICIT };
+    let create = SsdCommand::Namespace(NamespaceChange::Create(small));
+    let made = run(&mut device, NamespaceId::FIRST, create);
+    assert_eq!(made.status, Status::SUCCESS);
+    let receipt = receive(&mut device, &value, &mut random);
+    let refused = run(&mut device, NamespaceId(2), store_of("a", receipt, b""));
+    assert_eq!(refused.status, Status::CAPACITY_EXCEEDED);
+}
+
+#[test]
+fn receipts_hold_no_more_than_a_share_of_the_free_capacity_and_other_writes_go_on() {
+    let mut random = fastrand::Rng::with_seed(6);
+    let mut device = open(96);
+    let mut receipts = Vec::new();
+    while let Some(receipt) = device.begin_receipt(2 * EXTENT) {
+        receipts.push(receipt);
+        assert!(receipts.len() < 48, "receipts hold all of the device");
+    }
+    assert!(receipts.len() > 3, "only {} receipts", receipts.len());
+    for round in 0..40 {
+        let value = text(random.usize(1..3 * EXTENT), round);
+        assert_eq!(run_first(&mut device, plain(&format!("{}", round % 4), &value)), Status::SUCCESS);
+        holds(&mut device, &format!("{}", round % 4), &value);
+    }
+    receipts.clear();
+    let last = receive(&mut device, &text(2 * EXTENT, 1), &mut random);
+    assert_eq!(run_first(&mut device, store_of("last", last, b"")), Status::SUCCESS);
+    assert!(device.begin_receipt(EXTENT - 1).is_none(), "a short value has no receipt");
+    assert!(device.begin_receipt(usize::MAX / 2).is_none(), "no device is that large");
+}
+
+#[test]
+fn received_values_find_room_on_a_device_that_collects() {
+    let seed = fastrand::u64(..);
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut device = open(96);
+    let mut values = vec![Vec::new(); 6];
+    for round in 0..300_u64 {
+        let at = random.usize(..values.len());
+        let value = text(random.usize(EXTENT..3 * EXTENT), round);
+        let Some(_) = device.begin_receipt(value.len()) else {
+            assert_eq!(run_first(&mut device, plain(&format!("{at}"), &value)), Status::SUCCESS);
+            values[at] = value;
+            continue;
+        };
+        let receipt = receive(&mut device, &value, &mut random);
+        if random.u8(..8) == 0 {
+            continue; // Its client has gone.
+        }
+        let rest = &value[receipt.bytes()..];
+        let store = store_of(&format!("{at}"), receipt.clone(), rest);
+        assert_eq!(run_first(&mut device, store), Status::SUCCESS, "seed {seed}, round {round}");
+        values[at] = value;
+    }
+    for (at, value) in values.iter().enumerate().filter(|(_, value)| !value.is_empty()) {
+        holds(&mut device, &format!("{at}"), value);
+    }
+    let mut device = reopen(device);
+    for (at, value) in values.iter().enumerate().filter(|(_, value)| !value.is_empty()) {
+        holds(&mut device, &format!("{at}"), value);
+    }
+    assert!(device.stats().erases > 0, "nothing was collected");
+}
