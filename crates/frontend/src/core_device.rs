@@ -116,10 +116,10 @@ pub trait CoreDevice: CoreWork {
     /// them.
     fn batch_bytes_max(&self) -> usize;
 
-    /// Begins to receive a value of this length in the device, which then takes its bytes through [`receive`](Self::receive);
+    /// Begins to receive a value of this length for a namespace in the device, which then takes its bytes through [`receive`](Self::receive);
     /// `None` if the front end is to receive it.
-    fn begin_receipt(&mut self, value_bytes: usize) -> Option<ValueReceipt> {
-        let _ = value_bytes;
+    fn begin_receipt(&mut self, namespace: NamespaceId, value_bytes: usize) -> Option<ValueReceipt> {
+        let _ = (namespace, value_bytes);
         None
     }
 
@@ -195,8 +195,8 @@ impl<M: Media> CoreDevice for SsdDevice<M> {
         Self::batch_bytes_max(self)
     }
 
-    fn begin_receipt(&mut self, value_bytes: usize) -> Option<ValueReceipt> {
-        Self::begin_receipt(self, value_bytes)
+    fn begin_receipt(&mut self, namespace: NamespaceId, value_bytes: usize) -> Option<ValueReceipt> {
+        Self::begin_receipt(self, namespace, value_bytes)
     }
 
     fn receive(

@@ -181,6 +181,7 @@ impl RespFrontEnd {
                 locks: locks::KeyLocks::default(),
                 gate: transaction_gate::TransactionGate::default(),
                 value_buffers: output_queue::ValueBuffers::default(),
+                has_received: false,
                 awaiting_receipt: Vec::new(),
                 receive_buffers: receive_buffers::ReceiveBuffers::default(),
                 client_memory: client_memory::ClientMemory::new(config.client_memory_max),

@@ -71,8 +71,8 @@ pub trait SimulatedDevice: Sized {
     fn submit(&mut self, namespace: NamespaceId, token: u64, command: SsdCommand) -> Result<(), SubmitError>;
 
     /// Begins to receive a value of this length; `None` by default: the device takes values with their commands alone.
-    fn begin_receipt(&mut self, value_bytes: usize) -> Option<ValueReceipt> {
-        let _ = value_bytes;
+    fn begin_receipt(&mut self, namespace: NamespaceId, value_bytes: usize) -> Option<ValueReceipt> {
+        let _ = (namespace, value_bytes);
         None
     }
 

@@ -13,7 +13,8 @@ use headwater_nvme::spec::command::SubmissionEntry;
 use headwater_nvme::spec::opcode::AdminOpcode;
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::{
-    FrontEndId, NamespaceId, RecordExpiry, SsdCommand, SsdCompletion, WriteCondition,
+    FrontEndId, NamespaceId, ReceiptStep, RecordExpiry, SsdCommand, SsdCompletion, SubmitError, ValueSource,
+    WriteCondition,
 };
 use headwater_ssd::engine::administration::{AdminTicket, identity};
 use headwater_ssd::engine::snapshot::{SnapshotLoss, SnapshotStatus};
@@ -340,6 +341,45 @@ fn sanitize_leaves_no_byte_of_any_namespace_on_the_medium() {
     assert_eq!(host.device.keys(NamespaceId::FIRST), 0);
     assert!(!host.medium_holds(secret));
     host.set(NamespaceId::FIRST, b"key", b"value");
+}
+
+#[test]
+fn sanitize_erases_what_receipts_hold() {
+    const EXTENT: usize = 262_144;
+    let mut host = SubsystemHost::new();
+    let secret = b"a value on its way that is sanitized";
+    let value: Vec<u8> = secret.iter().copied().cycle().take(2 * EXTENT).collect();
+    let receipt = host.device.begin_receipt(NamespaceId::FIRST, value.len()).expect("a receipt");
+    let mut done = 0;
+    let mut give = |device: &mut SsdDevice<MemoryMedia>, up_to: usize| {
+        for _ in 0..10_000 {
+            let left = &value[done..up_to];
+            let step = device.receive(&receipt, &mut |slices| {
+                let part = slices[0].len().min(left.len());
+                slices[0][..part].copy_from_slice(&left[..part]);
+                Ok(part)
+            });
+            match step.unwrap() {
+                ReceiptStep::Received(bytes) => done += bytes,
+                ReceiptStep::NoRoom => _ = device.poll(Nanos::ZERO, WALL),
+            }
+        }
+        assert_eq!(done, up_to);
+    };
+    give(&mut host.device, EXTENT + 5_000);
+    while host.device.poll(Nanos::ZERO, WALL) {}
+    assert!(host.medium_holds(secret));
+    let started = host.admin(AdminOpcode::Sanitize, 0, [2, 0], &[]);
+    assert_eq!(started, AdminCompletion::SUCCESS);
+    assert_eq!(host.run_sanitize(), SanitizeState::Completed);
+    assert!(!host.medium_holds(secret), "the client that sent it is still there");
+    give(&mut host.device, 2 * EXTENT);
+    let value = ValueSource::Received { receipt: receipt.clone(), rest: Bytes::new() };
+    let (key, condition) = (Bytes::from_static(b"key"), WriteCondition::Always);
+    let store = SsdCommand::Store { key, value, condition, expiry: RecordExpiry::Never };
+    let refused = host.device.submit(FrontEndId(1), NamespaceId::FIRST, 1, store);
+    assert_eq!(refused, Err(SubmitError::Refused(Status::ABORT_REQUESTED)));
+    assert!(!host.medium_holds(secret));
 }
 
 #[test]

@@ -13,7 +13,7 @@ use headwater_ssd::command::{
 use headwater_ssd::engine::{DeviceConfig, SsdDevice, StartTime};
 use headwater_ssd::media::FlashGeometry;
 use headwater_ssd::media::memory::MemoryMedia;
-use headwater_ssd::namespace::{Namespace, NamespaceChange, NamespaceKind};
+use headwater_ssd::namespace::{Namespace, NamespaceChange, NamespaceKind, NamespaceLimits};
 use std::io::{self, IoSliceMut};
 
 const FRONT_END: FrontEndId = FrontEndId(1);
@@ -56,7 +56,8 @@ fn give(device: &mut Device, receipt: &ValueReceipt, bytes: &[u8], most: usize) 
 
 /// Gives the device the first bytes of a value, in parts of random length. Returns its receipt.
 fn receive(device: &mut Device, value: &[u8], random: &mut fastrand::Rng) -> ValueReceipt {
-    let receipt = device.begin_receipt(value.len()).expect("the device receives the value");
+    let receipt =
+        device.begin_receipt(NamespaceId::FIRST, value.len()).expect("the device receives the value");
     let mut done = 0;
     for _ in 0..10_000_000 {
         let most = if random.bool() { random.usize(1..5_000) } else { random.usize(1..300_000) };
@@ -179,7 +180,7 @@ fn nothing_of_a_receipt_is_seen_or_survives_before_its_store() {
 fn a_store_is_refused_until_its_receipt_is_whole_and_for_another_length() {
     let mut device = open(64);
     let value = text(2 * EXTENT + 10, 3);
-    let receipt = device.begin_receipt(value.len()).unwrap();
+    let receipt = device.begin_receipt(NamespaceId::FIRST, value.len()).unwrap();
     let refused = |device: &mut Device, command| {
         let submitted = device.submit(FRONT_END, NamespaceId::FIRST, 1, command);
         assert_eq!(submitted, Err(SubmitError::Refused(Status::INVALID_FIELD)));
@@ -207,7 +208,7 @@ fn a_store_is_refused_until_its_receipt_is_whole_and_for_another_length() {
 fn a_failed_source_takes_nothing_away() {
     let mut device = open(64);
     let value = text(EXTENT, 4);
-    let receipt = device.begin_receipt(value.len()).unwrap();
+    let receipt = device.begin_receipt(NamespaceId::FIRST, value.len()).unwrap();
     while give(&mut device, &receipt, &value, 5_000) == ReceiptStep::NoRoom {
         device.poll(Nanos::ZERO, WALL);
     }
@@ -257,7 +258,7 @@ fn receipts_hold_no_more_than_a_share_of_the_free_capacity_and_other_writes_go_o
     let mut random = fastrand::Rng::with_seed(6);
     let mut device = open(96);
     let mut receipts = Vec::new();
-    while let Some(receipt) = device.begin_receipt(2 * EXTENT) {
+    while let Some(receipt) = device.begin_receipt(NamespaceId::FIRST, 2 * EXTENT) {
         receipts.push(receipt);
         assert!(receipts.len() < 48, "receipts hold all of the device");
     }
@@ -267,11 +268,23 @@ fn receipts_hold_no_more_than_a_share_of_the_free_capacity_and_other_writes_go_o
         assert_eq!(run_first(&mut device, plain(&format!("{}", round % 4), &value)), Status::SUCCESS);
         holds(&mut device, &format!("{}", round % 4), &value);
     }
+    let first = receipts.len();
     receipts.clear();
+    settle(&mut device);
+    while let Some(receipt) = device.begin_receipt(NamespaceId::FIRST, 2 * EXTENT) {
+        receipts.push(receipt);
+    }
+    assert!(
+        receipts.len() + 1 >= first,
+        "{first} receipts were open, and now no more than {}",
+        receipts.len()
+    );
+    receipts.clear();
+    settle(&mut device);
     let last = receive(&mut device, &text(2 * EXTENT, 1), &mut random);
     assert_eq!(run_first(&mut device, store_of("last", last, b"")), Status::SUCCESS);
-    assert!(device.begin_receipt(EXTENT - 1).is_none(), "a short value has no receipt");
-    assert!(device.begin_receipt(usize::MAX / 2).is_none(), "no device is that large");
+    assert!(device.begin_receipt(NamespaceId::FIRST, EXTENT - 1).is_none(), "a short value has no receipt");
+    assert!(device.begin_receipt(NamespaceId::FIRST, usize::MAX / 2).is_none(), "no device is that large");
 }
 
 #[test]
@@ -283,7 +296,7 @@ fn received_values_find_room_on_a_device_that_collects() {
     for round in 0..300_u64 {
         let at = random.usize(..values.len());
         let value = text(random.usize(EXTENT..3 * EXTENT), round);
-        let Some(_) = device.begin_receipt(value.len()) else {
+        let Some(_) = device.begin_receipt(NamespaceId::FIRST, value.len()) else {
             assert_eq!(run_first(&mut device, plain(&format!("{at}"), &value)), Status::SUCCESS);
             values[at] = value;
             continue;
@@ -305,4 +318,67 @@ fn received_values_find_room_on_a_device_that_collects() {
         holds(&mut device, &format!("{at}"), value);
     }
     assert!(device.stats().erases > 0, "nothing was collected");
+}
+
+#[test]
+fn a_receipt_without_progress_gives_its_room_to_others() {
+    let mut device = open(64);
+    let mut idle = Vec::new();
+    while let Some(receipt) = device.begin_receipt(NamespaceId::FIRST, EXTENT) {
+        idle.push(receipt);
+    }
+    let value = text(EXTENT, 1);
+    assert_eq!(give_all(&mut device, &idle[0], &value[..5_000]), 5_000);
+    device.poll(Nanos::from_millis(4_000), WALL);
+    assert!(device.begin_receipt(NamespaceId::FIRST, EXTENT).is_none(), "they were not idle for long");
+    device.poll(Nanos::from_millis(6_000), WALL);
+    let fresh = device.begin_receipt(NamespaceId::FIRST, EXTENT).expect("idle receipts gave up their room");
+    // What follows of the first value is taken and dropped, and its store fails.
+    assert_eq!(give_all(&mut device, &idle[0], &value[5_000..]), EXTENT - 5_000);
+    let refused = device.submit(FRONT_END, NamespaceId::FIRST, 1, store_of("a", idle[0].clone(), b""));
+    assert_eq!(refused, Err(SubmitError::Refused(Status::CAPACITY_EXCEEDED)));
+    assert_eq!(give_all(&mut device, &fresh, &value), EXTENT);
+    assert_eq!(run_first(&mut device, store_of("a", fresh, b"")), Status::SUCCESS);
+    holds(&mut device, "a", &value);
+}
+
+/// Gives the device bytes until it has all of them, and returns how many it took.
+fn give_all(device: &mut Device, receipt: &ValueReceipt, bytes: &[u8]) -> usize {
+    let mut done = 0;
+    for _ in 0..100_000 {
+        match give(device, receipt, &bytes[done..], usize::MAX) {
+            ReceiptStep::Received(more) => done += more,
+            ReceiptStep::NoRoom => _ = device.poll(Nanos::ZERO, WALL),
+        }
+        if done == bytes.len() {
+            break;
+        }
+    }
+    done
+}
+
+#[test]
+fn an_aborted_store_gives_its_extents_back() {
+    let mut random = fastrand::Rng::with_seed(9);
+    let mut device = open(64);
+    let value = text(3 * EXTENT, 9);
+    let before = device.stats().live_bytes;
+    let receipt = receive(&mut device, &value, &mut random);
+    device.submit(FRONT_END, NamespaceId::FIRST, 77, store_of("a", receipt, b"")).unwrap();
+    assert!(device.abort(FRONT_END, 77), "the store has not started");
+    settle(&mut device);
+    assert_eq!(device.next_completion(FRONT_END).unwrap().status, Status::ABORT_REQUESTED);
+    settle(&mut device);
+    assert_eq!(device.stats().live_bytes, before, "an aborted store keeps its extents");
+}
+
+#[test]
+fn a_namespace_with_limits_receives_nothing_ahead_of_them() {
+    let mut device = open(64);
+    let limits = NamespaceLimits { bytes_per_second: 1_000_000, ..Namespace::IMPLICIT.limits };
+    let limited = Namespace { kind: NamespaceKind::Kv, limits, ..Namespace::IMPLICIT };
+    let made = run(&mut device, NamespaceId::FIRST, SsdCommand::Namespace(NamespaceChange::Create(limited)));
+    assert_eq!(made.status, Status::SUCCESS);
+    assert!(device.begin_receipt(NamespaceId(2), EXTENT).is_none());
+    assert!(device.begin_receipt(NamespaceId::FIRST, EXTENT).is_some());
 }

@@ -462,7 +462,8 @@ impl RespConnection {
                 self.ready.readable = false;
                 None
             }
-            Err(rustix::io::Errno::INTR) => None,
+            // The socket is read again: its next event may be long in coming.
+            Err(rustix::io::Errno::INTR) => Some(0),
             Err(_) => {
                 self.life = ConnectionLife::Dead;
                 self.ready.readable = false;

@@ -72,17 +72,22 @@ impl RespConnection {
 }
 
 impl<S: CoreDevice> TurnContext<'_, S> {
-    /// Reads once from the socket, or has the device receive the next bytes of a long value. Returns their number, or `None` if
-    /// none can be read now.
+    /// Has the device receive the present argument, if that is a long value that the device takes.
+    #[inline]
+    pub(crate) fn begin_receipt(&mut self, connection: &mut RespConnection) {
+        if connection.received.is_none() && connection.parser.last_argument().is_some() {
+            self.try_receipt(connection);
+        }
+    }
+
+    /// Reads once from the socket, or has the device receive the next bytes of a long value. Returns the number of bytes that
+    /// came from the socket, or `None` if none can be read now.
     #[inline]
     pub(crate) fn receive_or_read(
         &mut self,
         connection: &mut RespConnection,
         scratch: &mut [u8],
     ) -> Option<usize> {
-        if connection.received.is_none() && connection.parser.last_argument().is_some() {
-            self.try_receipt(connection);
-        }
         if connection.is_receiving() {
             self.receive(connection)
         } else {
@@ -92,8 +97,8 @@ impl<S: CoreDevice> TurnContext<'_, S> {
 
     #[cold]
     fn try_receipt(&mut self, connection: &mut RespConnection) {
-        let is_known = connection.authenticated || self.shared.settings.password.is_none();
-        if !is_known || !connection.pending.is_done() || connection.transaction.is_open() {
+        // Once a buffer is made for the whole value, that buffer receives it.
+        if connection.has_long_input() || !connection.pending.is_done() || connection.transaction.is_open() {
             return;
         }
         let Some(bytes) = connection.stored_value() else { return };
@@ -101,7 +106,9 @@ impl<S: CoreDevice> TurnContext<'_, S> {
         if connection.missing_bytes() == 0 {
             return;
         }
-        if let Some(receipt) = self.device.begin_receipt(bytes) {
+        let is_known = connection.authenticated || self.shared.settings.password.is_none();
+        assert!(is_known, "the parser took a long argument of a client that has not authenticated");
+        if let Some(receipt) = self.device.begin_receipt(connection.namespace(), bytes) {
             connection.parser.shorten_argument(receipt.bytes());
             connection.received = Some(ReceivedBytes { receipt, done: 0 });
         }
@@ -121,21 +128,25 @@ impl<S: CoreDevice> TurnContext<'_, S> {
         } else {
             self.device.receive(&received.receipt, &mut |slices| {
                 room = slices.iter().map(|slice| slice.len()).sum();
-                match readv(socket.as_fd(), slices) {
-                    Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
-                    read => Ok(read?),
+                loop {
+                    match readv(socket.as_fd(), slices) {
+                        Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                        Err(Errno::INTR) => {}
+                        read => return Ok(read?),
+                    }
                 }
             })
         };
         match step {
             Ok(ReceiptStep::Received(bytes)) => {
                 received.done += bytes;
+                self.shared.has_received |= bytes > 0;
                 if input.len() > position {
                     remove(input, position, bytes);
-                } else {
-                    connection.ready.readable = bytes == room || connection.ready.hung_up;
-                    connection.ready.after_long = true;
+                    return Some(0);
                 }
+                connection.ready.readable = bytes == room || connection.ready.hung_up;
+                connection.ready.after_long = true;
                 Some(bytes)
             }
             Ok(ReceiptStep::NoRoom) => {
@@ -155,21 +166,20 @@ impl<S: CoreDevice> TurnContext<'_, S> {
 impl RespFrontEnd {
     /// Continues to read from clients for whose values the device had no room. Returns true if it has some now.
     pub(crate) fn resume_receipts<S: CoreDevice>(&mut self, store: &mut S) -> bool {
-        let before = self.shared.counters.input_bytes;
+        self.shared.has_received = false;
         for index in std::mem::take(&mut self.shared.awaiting_receipt) {
             if let Some(connection) = self.clients.get_mut(index) {
                 connection.queued.awaiting_receipt = false;
             }
             self.read_and_run(store, index);
         }
-        self.shared.counters.input_bytes != before
+        self.shared.has_received
     }
 }
 
 /// Notes that nothing can be read from a socket now, or ever.
 fn end_reading(connection: &mut RespConnection, error: &io::Error) {
     match error.raw_os_error().map(Errno::from_raw_os_error) {
-        Some(Errno::INTR) => {}
         Some(Errno::AGAIN) => connection.ready.readable = false,
         Some(_) => {
             connection.life = ConnectionLife::Dead;

@@ -109,6 +109,8 @@ pub(crate) struct RespState {
     pub(crate) locks: KeyLocks,
     pub(crate) gate: TransactionGate,
     pub(crate) value_buffers: ValueBuffers,
+    /// True if the device received something for one of the clients below in this turn.
+    pub(crate) has_received: bool,
     /// Clients whose values wait for room in the device.
     pub(crate) awaiting_receipt: Vec<ClientIndex>,
     pub(crate) receive_buffers: ReceiveBuffers,

@@ -168,6 +168,7 @@ impl RespFrontEnd {
             let mut budget = TURN_BYTES_MAX;
             loop {
                 turn.run(connection);
+                turn.begin_receipt(connection);
                 if turn.refuse_argument(connection) {
                     break;
                 }

@@ -212,7 +212,7 @@ fn clients_that_leave_in_the_middle_of_a_value_leave_nothing_behind() {
 }
 
 #[test]
-fn a_slow_client_holds_no_key_and_delays_nobody() {
+fn a_slow_client_holds_no_key_and_delays_no_other_client() {
     let mut random = fastrand::Rng::with_seed(8);
     let mut bench = Bench::new(128);
     let (slow, quick) = (bench.connect(), bench.connect());

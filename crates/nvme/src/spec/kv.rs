@@ -17,7 +17,10 @@ pub const KV_KEY_BYTES_MAX: usize = 16;
 pub const LIST_HEADER_BYTES: usize = 4;
 
 /// A key that fits in an entry: 1 to 16 bytes. Two keys of different length are different keys.
+///
+/// It is aligned, so that its copies are whole words: copies at odd offsets wait for the stores of the copy before.
 #[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(align(8))]
 pub struct InlineKey {
     field: [u8; KV_KEY_BYTES_MAX],
     bytes: u8,

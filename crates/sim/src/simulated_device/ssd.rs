@@ -38,8 +38,8 @@ impl SimulatedDevice for SsdDevice<SimMedia> {
         SsdDevice::submit(self, FRONT_END, namespace, token, command)
     }
 
-    fn begin_receipt(&mut self, value_bytes: usize) -> Option<ValueReceipt> {
-        SsdDevice::begin_receipt(self, value_bytes)
+    fn begin_receipt(&mut self, namespace: NamespaceId, value_bytes: usize) -> Option<ValueReceipt> {
+        SsdDevice::begin_receipt(self, namespace, value_bytes)
     }
 
     fn receive(

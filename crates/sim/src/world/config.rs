@@ -268,7 +268,7 @@ impl WorldConfig {
             extent_config::change(&mut config, drawn);
             if seed & RECEIPT_SEEDS != 0 {
                 config.switches.receipts = FeatureUse::Some;
-                // Values on their way hold room that is promised to nobody else.
+                // Values on their way hold room, which the checker does not know of.
                 config.room_bytes = 0;
             }
         }

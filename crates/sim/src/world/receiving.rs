@@ -71,7 +71,7 @@ impl<E: SimulatedDevice> SimWorld<'_, E> {
             && receiving.arriving.len() < ARRIVING_MAX
             && let SsdCommand::Store { value: ValueSource::Bytes(value), .. } = &command
             && receiving.rng.u8(..4) > 0
-            && let Some(receipt) = engine.begin_receipt(value.len())
+            && let Some(receipt) = engine.begin_receipt(namespace, value.len())
         {
             let value = value.clone();
             receiving.arriving.push(ArrivingValue { namespace, command, value, receipt, done: 0 });

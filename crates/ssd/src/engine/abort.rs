@@ -27,6 +27,9 @@ impl<M: Media> SsdDevice<M> {
         if !self.schedule.remove_waiting(at, &self.operations) && !was_throttled {
             return false;
         }
+        if let Some(store) = self.operations[at].extent_store.take() {
+            self.ftl.abandon_extents(store);
+        }
         let completion = SsdCompletion::new(token, Status::ABORT_REQUESTED);
         self.finish_operation(at, ExecutionOutcome { completion, gate: ReleaseGate::Immediate });
         true

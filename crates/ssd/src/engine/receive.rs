@@ -15,10 +15,10 @@ impl<M: Media> SsdDevice<M> {
     /// [`ValueSource::Received`](crate::command::ValueSource::Received) brings the rest and makes the value visible. Until then
     /// no command sees anything of it, and no key is held.
     ///
-    /// Returns `None` if the value is too short to lie in extents, if too many are being received, or if they would hold more
-    /// than a share of the free capacity: then the front end receives the value itself.
-    pub fn begin_receipt(&mut self, value_bytes: usize) -> Option<ValueReceipt> {
-        self.ftl.begin_receipt(value_bytes)
+    /// Returns `None` if the value is too short to lie in extents, if too many are being received, if they would hold more than a
+    /// share of the free capacity, or if the namespace that it is for has limits: then the front end receives the value itself.
+    pub fn begin_receipt(&mut self, namespace: NamespaceId, value_bytes: usize) -> Option<ValueReceipt> {
+        self.ftl.begin_receipt(namespace, value_bytes)
     }
 
     /// Receives the next bytes of a value. The source is called at most once: it fills the slices in order, and returns how many

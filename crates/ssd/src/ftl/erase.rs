@@ -15,9 +15,9 @@ use headwater_host::clock::Nanos;
 impl<M: Media> Ftl<M> {
     /// Submits the erases that are due. Returns true if there were any.
     pub(super) fn prepare_blocks(&mut self, now: Nanos) -> bool {
-        let mut moved = false;
+        let mut moved = self.advance_receipts(now);
         if self.flash.failure().is_some() {
-            return false;
+            return moved;
         }
         moved |= self.free_abandoned_extents();
         let limits = self.erase_limits();

@@ -180,9 +180,9 @@ impl<M: Media> Ftl<M> {
         }
     }
 
-    /// Frees the extents of ended stores and of dropped receipts of which nothing is in flight. Returns true if there were any.
+    /// Frees the extents of ended stores of which nothing is in flight. Returns true if there were any.
     pub(super) fn free_abandoned_extents(&mut self) -> bool {
-        let mut moved = self.drop_receipts();
+        let mut moved = false;
         for (writer, extents) in std::mem::take(&mut self.extents.abandoned) {
             if self.flash.extent_pages(writer).0 > 0 {
                 self.extents.abandoned.push((writer, extents));

@@ -38,10 +38,11 @@ impl<M: Media> Ftl<M> {
         // What is sanitized must not stay for a backup or a reader.
         self.lose_snapshot(SnapshotLoss::Sanitized);
         self.held_values.give_up();
+        let has_abandoned = self.purge_receipts(up_to);
         let is_freed_extent = |block: &BlockEntry| block.is_extent() && holds_removed(block);
         let has_extents =
             self.blocks().iter().any(|(_, block)| is_freed_extent(block) && block.open_sequence <= up_to);
-        if self.blocks().watermark() > up_to && !has_extents {
+        if self.blocks().watermark() > up_to && !has_extents && !has_abandoned {
             return Ok(0);
         }
         let set_aside = |state: BlockState| state == BlockState::Quarantined;

@@ -1,19 +1,21 @@
 //! Long values that the device receives itself, before the command that stores them.
 //!
 //! Input: the length of a value, then its bytes from a source such as a socket. Output: filled extents, which the store of the
-//! value takes over. Invariant: a receipt never holds a key. It holds the extents that it has filled, one more, and the frame of
-//! one page that is filled in part; all of that is given back when its front end has dropped it.
+//! value takes over. Invariant: a receipt never holds a key. It holds room for the whole value, the extents that it has filled and
+//! one more, and the frame of one page that is filled in part; all of that is given back when its front end has dropped it, and
+//! when other values need the room and it made no progress for [`RECEIPT_PATIENCE`].
 //!
 //! The bytes are written by the source into the frames that are programmed: no other memory holds them in between, and the
 //! medium works while the rest of the value is on its way.
 
 use super::extents::ExtentStore;
 use super::{Ftl, StallReason};
-use crate::command::{ReceiptStep, ValueReceipt};
+use crate::command::{NamespaceId, ReceiptStep, Sequence, ValueReceipt};
 use crate::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::media::Media;
 use crate::media::geometry::{BLOCK_DATA_BYTES, PAGE_DATA_BYTES, PAGES_PER_BLOCK};
 use headwater_dma::frame::MediaFrame;
+use headwater_host::clock::Nanos;
 use headwater_host::width::narrow;
 use headwater_nvme::spec::status::Status;
 use std::collections::BTreeMap;
@@ -27,6 +29,8 @@ const FRAMES_EACH: usize = 16;
 const CAPACITY_SHARE: u64 = 4;
 /// Pages that one call fills: their bytes are still in the second cache when their checksums are computed.
 const PAGES_PER_CALL: usize = 32;
+/// The time without progress after which a receipt gives up its room to other values.
+const RECEIPT_PATIENCE: Nanos = Nanos::from_millis(5_000);
 /// Bytes that one call takes from a source for a value that cannot be stored any more.
 const DISCARDED_BYTES: usize = 64 << 10;
 
@@ -36,7 +40,7 @@ pub(crate) type ByteSource<'a> = &'a mut dyn FnMut(&mut [IoSliceMut<'_>]) -> io:
 /// A value that is being received.
 #[derive(Debug)]
 struct Receipt {
-    /// The device's clone: nobody waits for the receipt when it is the last one.
+    /// The device's clone: the receipt ends when it is the last one.
     handle: ValueReceipt,
     /// The filled extents, or the status of the store that cannot be.
     store: Result<ExtentStore, Status>,
@@ -46,6 +50,8 @@ struct Receipt {
     bytes: usize,
     /// True while an operation opens its next extent.
     is_opening: bool,
+    /// The time of its last progress.
+    moved_at: Nanos,
 }
 
 /// The values that are being received.
@@ -57,29 +63,29 @@ pub(super) struct Receipts {
     extents: usize,
     /// Bytes received so far.
     bytes: u64,
+    /// The time of the present turn.
+    now: Nanos,
 }
 
 impl<M: Media> Ftl<M> {
     /// Begins to receive a value of this length. Returns `None` if it does not lie in extents, or if the device is not to hold
-    /// as much for a value that may never come.
-    pub(crate) fn begin_receipt(&mut self, value_bytes: usize) -> Option<ValueReceipt> {
+    /// as much for a value that may never come. The limits of a namespace would hold back the store, but not its bytes: a value
+    /// for one that has any is not received.
+    pub(crate) fn begin_receipt(
+        &mut self,
+        namespace: NamespaceId,
+        value_bytes: usize,
+    ) -> Option<ValueReceipt> {
         self.drop_receipts();
         let count = self.extents_for(value_bytes);
-        let most = RECEIPTS_MAX.min(self.page_cache().frames_max() / FRAMES_EACH);
-        let is_full = self.extents.receipts.open.len() >= most;
-        if count == 0
-            || value_bytes > VALUE_BYTES_MAX
-            || is_full
-            || self.is_read_only()
-            || self.write_refusal().is_some()
-        {
+        let is_refused = self.is_read_only() || self.write_refusal().is_some();
+        let has_limits = || self.namespace_table().limits(namespace).is_some();
+        if count == 0 || value_bytes > VALUE_BYTES_MAX || is_refused || has_limits() {
             return None;
         }
-        let in_log = Self::extent_record_bytes(KEY_BYTES_MAX, value_bytes, count);
-        let needed = (in_log + count * BLOCK_DATA_BYTES) as u64;
-        let free = self.capacity_with(in_log).saturating_sub(self.live_bytes());
-        let held = (self.extents.receipts.extents * BLOCK_DATA_BYTES) as u64;
-        if held + needed > (free + held) / CAPACITY_SHARE {
+        let fits = self.fits_receipts(value_bytes, count)
+            || self.fail_idle_receipts() && self.fits_receipts(value_bytes, count);
+        if !fits {
             return None;
         }
         let store = Ok(self.begin_extents(count));
@@ -87,9 +93,55 @@ impl<M: Media> Ftl<M> {
         receipts.last += 1;
         receipts.extents += count;
         let handle = ValueReceipt::new(receipts.last, count * BLOCK_DATA_BYTES);
-        let receipt = Receipt { handle: handle.clone(), store, partial: None, bytes: 0, is_opening: false };
+        let receipt = Receipt {
+            handle: handle.clone(),
+            store,
+            partial: None,
+            bytes: 0,
+            is_opening: false,
+            moved_at: receipts.now,
+        };
         receipts.open.insert(handle.number(), receipt);
         Some(handle)
+    }
+
+    /// Returns true if a value of so many extents fits beside the open receipts, into their share of the free capacity.
+    fn fits_receipts(&self, value_bytes: usize, count: usize) -> bool {
+        let most = RECEIPTS_MAX.min(self.page_cache().frames_max() / FRAMES_EACH);
+        let in_log = Self::extent_record_bytes(KEY_BYTES_MAX, value_bytes, count);
+        let needed = (in_log + count * BLOCK_DATA_BYTES) as u64;
+        let free = self.capacity_with(in_log).saturating_sub(self.live_bytes());
+        let receipts = &self.extents.receipts;
+        let held = (receipts.extents * BLOCK_DATA_BYTES) as u64;
+        receipts.open.len() < most && held + needed <= (free + held) / CAPACITY_SHARE
+    }
+
+    /// Gives back what receipts hold that made no progress for long. Returns true if there were any.
+    #[cold]
+    pub(super) fn fail_idle_receipts(&mut self) -> bool {
+        let receipts = &self.extents.receipts;
+        let is_idle = |receipt: &Receipt| {
+            receipt.store.is_ok()
+                && !receipt.is_opening
+                && receipts.now.since(receipt.moved_at) >= RECEIPT_PATIENCE
+        };
+        let idle = receipts.open.iter().filter(|(_, receipt)| is_idle(receipt));
+        let idle: Vec<u64> = idle.map(|(number, _)| *number).collect();
+        idle.iter().for_each(|number| self.fail_receipt(*number, Status::CAPACITY_EXCEEDED));
+        !idle.is_empty()
+    }
+
+    /// Gives back what receipts hold of the time before a sequence, for Sanitize. Returns true if extents of ended stores are
+    /// not free yet.
+    pub(super) fn purge_receipts(&mut self, up_to: Sequence) -> bool {
+        let is_old = |receipt: &Receipt| {
+            let extents = receipt.store.as_ref().map_or(&[][..], |store| &store.extents);
+            extents.iter().any(|extent| self.blocks().get(extent.block).open_sequence <= up_to)
+        };
+        let old = self.extents.receipts.open.iter().filter(|(_, receipt)| is_old(receipt));
+        let old: Vec<u64> = old.map(|(number, _)| *number).collect();
+        old.iter().for_each(|number| self.fail_receipt(*number, Status::ABORT_REQUESTED));
+        !self.extents.abandoned.is_empty()
     }
 
     /// Returns true if a receipt needs an extent that no operation opens yet, and notes that one does now.
@@ -101,7 +153,7 @@ impl<M: Media> Ftl<M> {
         needs
     }
 
-    /// Opens the next extent of a receipt, if anybody still waits for it.
+    /// Opens the next extent of a receipt that has not ended.
     pub(crate) fn open_receipt_extent(&mut self, number: u64) -> Result<(), StallReason> {
         let Some(mut receipt) = self.extents.receipts.open.remove(&number) else { return Ok(()) };
         let opened = match &mut receipt.store {
@@ -139,8 +191,8 @@ impl<M: Media> Ftl<M> {
             Err(_) if left > 0 => discard(left, source),
             _ => Ok(ReceiptStep::Received(0)),
         };
-        if let Ok(ReceiptStep::Received(bytes)) = step {
-            receipt.bytes += bytes;
+        if let Ok(ReceiptStep::Received(bytes @ 1..)) = step {
+            (receipt.bytes, receipt.moved_at) = (receipt.bytes + bytes, self.extents.receipts.now);
             self.extents.receipts.bytes += bytes as u64;
         }
         self.extents.receipts.open.insert(number, receipt);
@@ -216,8 +268,8 @@ impl<M: Media> Ftl<M> {
         open.store
     }
 
-    /// Gives back what receipts hold that nobody waits for. Returns true if there were any.
-    pub(crate) fn drop_receipts(&mut self) -> bool {
+    /// Gives back what receipts hold that their front ends have dropped. Returns true if there were any.
+    fn drop_receipts(&mut self) -> bool {
         if self.extents.receipts.open.is_empty() {
             return false;
         }
@@ -252,6 +304,12 @@ impl<M: Media> Ftl<M> {
         if let Ok(store) = store {
             self.abandon_extents(store);
         }
+    }
+
+    /// Sets the time of the present turn, and gives back what dropped receipts hold. Returns true if there were any.
+    pub(super) fn advance_receipts(&mut self, now: Nanos) -> bool {
+        self.extents.receipts.now = now;
+        self.drop_receipts()
     }
 
     /// Returns the bytes that were received so far.

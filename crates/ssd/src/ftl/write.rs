@@ -45,8 +45,12 @@ impl<M: Media> Ftl<M> {
     /// Checks that live bytes may grow by `more` and shrink by `less`; the largest new record has `largest` bytes. Returns
     /// the status if not: it tells whether blocks that cannot be read are in the way.
     pub(crate) fn check_capacity(&mut self, largest: usize, more: usize, less: usize) -> Result<(), Status> {
-        let bytes = self.live_bytes() + more as u64;
-        if bytes <= self.capacity_with(largest) + less as u64 {
+        let mut bytes = self.live_bytes() + more as u64;
+        let most = self.capacity_with(largest) + less as u64;
+        if bytes > most && self.fail_idle_receipts() {
+            bytes = self.live_bytes() + more as u64;
+        }
+        if bytes <= most {
             return Ok(());
         }
         let lacks_quarantined = bytes <= self.capacity_without(0, largest) + less as u64;

@@ -138,12 +138,11 @@ impl IoCommand {
     }
 
     /// Sets the result of a Delete without key to that of the namespace's EDNEK bit.
-    #[must_use]
-    pub fn with_missing_key(mut self, of_namespace: MissingKey) -> Self {
+    #[inline]
+    fn set_missing_key(&mut self, of_namespace: MissingKey) {
         if let IoOperation::Delete { missing, .. } = &mut self.operation {
             *missing = of_namespace;
         }
-        self
     }
 }
 
@@ -192,7 +191,9 @@ pub fn decode(
             (IoOperation::Block(operation), data)
         }
     };
-    Ok(IoCommand { namespace: id, operation, data }.with_missing_key(namespace.missing_key))
+    let mut command = IoCommand { namespace: id, operation, data };
+    command.set_missing_key(namespace.missing_key);
+    Ok(command)
 }
 
 /// Decodes the NSID, which counts from 1.

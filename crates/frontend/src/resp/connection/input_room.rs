@@ -14,6 +14,11 @@ impl RespConnection {
         self.parser.bytes_needed().saturating_sub(self.input.capacity())
     }
 
+    /// Returns true if the input lies in a buffer that was made for a long argument.
+    pub(crate) fn has_long_input(&self) -> bool {
+        self.long_input > 0
+    }
+
     /// Returns the bytes of the present argument that have not arrived; 0 if its length is unknown.
     pub(crate) fn missing_bytes(&self) -> usize {
         self.parser.bytes_needed().saturating_sub(self.input.len())

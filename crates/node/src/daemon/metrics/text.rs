@@ -69,7 +69,7 @@ impl SnapshotCollector {
         gauge(encoder, "index_bytes", "DRAM of the index", device.index_bytes)?;
         counter(
             encoder,
-            "received_bytes",
+            "received_into_blocks_bytes",
             "Bytes of long values that were received into the blocks that keep them",
             device.received_bytes,
         )?;

@@ -62,9 +62,10 @@ pub(super) fn run<M: Media>(
     let lost = match &purpose {
         ReadPurpose::Sink(sink) => staged_value::has_lost_pages(sink),
         ReadPurpose::Compare(ValueSource::Client(segments)) => segments.has_lost_pages(),
-        ReadPurpose::Compare(ValueSource::Bytes(_) | ValueSource::Received { .. }) | ReadPurpose::Verify => {
-            false
+        ReadPurpose::Compare(ValueSource::Received { .. }) => {
+            unreachable!("a command on blocks brings its bytes")
         }
+        ReadPurpose::Compare(ValueSource::Bytes(_)) | ReadPurpose::Verify => false,
     };
     if lost && matches!(status, Status::SUCCESS | Status::COMPARE_FAILURE) {
         status = Status::DATA_TRANSFER_ERROR;
@@ -236,9 +237,8 @@ fn read_absent_block(zeroes: &[u8], at: usize, purpose: &mut ReadPurpose<'_>) ->
 /// change it during the comparison.
 fn payload_equals(data: &ValueSource, at: usize, block: &[u8]) -> bool {
     match data {
-        ValueSource::Bytes(bytes) | ValueSource::Received { rest: bytes, .. } => {
-            bytes.get(at..at + block.len()) == Some(block)
-        }
+        ValueSource::Bytes(bytes) => bytes.get(at..at + block.len()) == Some(block),
+        ValueSource::Received { .. } => unreachable!("a command on blocks brings its bytes"),
         ValueSource::Client(segments) => {
             let mut copy = [0; BLOCK_BYTES_MAX];
             let copy = &mut copy[..block.len()];

@@ -160,9 +160,8 @@ fn write<M: Media>(
     for (index, lba) in blocks().enumerate() {
         let at = index * bytes;
         let value = match &*data {
-            ValueSource::Bytes(data) | ValueSource::Received { rest: data, .. } => {
-                RecordSource::Bytes(&data[at..at + bytes])
-            }
+            ValueSource::Bytes(data) => RecordSource::Bytes(&data[at..at + bytes]),
+            ValueSource::Received { .. } => unreachable!("a command on blocks brings its bytes"),
             ValueSource::Client(segments) => RecordSource::Part { segments, offset: at, len: bytes },
         };
         wrote = extent.write(ftl, lba, Some(value), batch_flags(index, last));

@@ -229,7 +229,9 @@ fn reserved_dwords_are_ignored() {
 #[test]
 fn result_of_a_delete_without_key_is_that_of_the_namespace() {
     let command = decode(&kv::delete(3, key()), QueueKind::Standard).unwrap();
-    let changed = command.with_missing_key(MissingKey::Reported).operation;
+    let mut changed = command;
+    changed.set_missing_key(MissingKey::Reported);
+    let changed = changed.operation;
     assert_eq!(changed, IoOperation::Delete { key: key(), missing: MissingKey::Reported });
 }
 
