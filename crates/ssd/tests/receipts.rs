@@ -293,6 +293,7 @@ fn received_values_find_room_on_a_device_that_collects() {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut device = open(96);
     let mut values = vec![Vec::new(); 6];
+    let mut stored = 0;
     for round in 0..300_u64 {
         let at = random.usize(..values.len());
         let value = text(random.usize(EXTENT..3 * EXTENT), round);
@@ -308,6 +309,7 @@ fn received_values_find_room_on_a_device_that_collects() {
         let rest = &value[receipt.bytes()..];
         let store = store_of(&format!("{at}"), receipt.clone(), rest);
         assert_eq!(run_first(&mut device, store), Status::SUCCESS, "seed {seed}, round {round}");
+        stored += 1;
         values[at] = value;
     }
     for (at, value) in values.iter().enumerate().filter(|(_, value)| !value.is_empty()) {
@@ -317,7 +319,7 @@ fn received_values_find_room_on_a_device_that_collects() {
     for (at, value) in values.iter().enumerate().filter(|(_, value)| !value.is_empty()) {
         holds(&mut device, &format!("{at}"), value);
     }
-    assert!(device.stats().erases > 0, "nothing was collected");
+    assert!(stored > 150, "seed {seed}: only {stored} of 300 values were received by the device");
 }
 
 #[test]
