@@ -192,6 +192,32 @@ impl Mover {
         }
     }
 
+    /// Returns true if it has channels. Without any the CPU does every job, also a started one before the start returns.
+    #[must_use]
+    pub fn has_channels(&self) -> bool {
+        self.engines.as_ref().is_some_and(|engines| engines.has_channels())
+    }
+
+    /// Takes what the channels have ended, so that the next start knows how busy each is. The jobs wait to be polled. Never
+    /// blocks.
+    pub fn collect_ended(&mut self) {
+        if let Some(engines) = &mut self.engines {
+            engines.collect_all();
+        }
+    }
+
+    /// Returns the descriptors of the channels that have one. They stay the same, and are readable at the ends that
+    /// [`prepare_sleep`](Self::prepare_sleep) says.
+    pub fn wake_descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.engines.iter().flat_map(|engines| engines.wake_descriptors()).flatten()
+    }
+
+    /// Returns true if a channel has no descriptor: jobs on it are only found by polling.
+    #[must_use]
+    pub fn must_be_polled(&self) -> bool {
+        self.engines.iter().flat_map(|engines| engines.wake_descriptors()).any(|wake| wake.is_none())
+    }
+
     /// Returns the counters of the jobs that were started.
     #[must_use]
     pub fn counters(&self) -> MoverCounters {

@@ -13,7 +13,7 @@ use super::job::{MoveDurability, MoveJob};
 use super::mover_clock::MoverClock;
 use super::policy::{
     ChannelLoad, ChannelTraits, DecisionReason, JobSplit, MoveDirection, MoveEngine, MoveObservation,
-    MovePlan, MovePolicy, PolicyConfig, WorkShape,
+    MovePlan, MovePolicy, OwnerState, PolicyConfig, WorkShape,
 };
 use super::split::JobRest;
 use headwater_host::clock::Nanos;
@@ -279,6 +279,7 @@ impl MoveEngines {
     pub(super) fn start(&mut self, mut job: MoveJob) -> u64 {
         let token = self.token();
         let mut shape = shape_of(&job, JobSplit::Forbidden);
+        shape.owner = OwnerState::Working;
         shape.time_left = job.deadline.map(|deadline| deadline.since(self.clock.now()));
         let plan = self.decide(&shape, |_| true);
         let begun = self.clock.now();
@@ -326,9 +327,24 @@ impl MoveEngines {
         Some(self.ended.swap_remove(at).job)
     }
 
+    /// Returns true if it has channels.
+    pub(super) fn has_channels(&self) -> bool {
+        !self.channels.is_empty()
+    }
+
+    /// Returns the descriptor of each channel; `None` for one that must be polled.
+    pub(super) fn wake_descriptors(&self) -> impl Iterator<Item = Option<BorrowedFd<'_>>> {
+        self.channels.iter().map(|used| used.channel.wake_descriptor())
+    }
+
+    /// Takes what the channels ended.
+    pub(super) fn collect_all(&mut self) {
+        (0..self.channels.len()).for_each(|channel| self.collect(channel));
+    }
+
     /// Returns any started job that has ended, with its token.
     pub(super) fn take_any(&mut self) -> Option<(u64, MoveJob)> {
-        (0..self.channels.len()).for_each(|channel| self.collect(channel));
+        self.collect_all();
         let EndedMove { token, job, .. } = (!self.ended.is_empty()).then(|| self.ended.remove(0))?;
         Some((token, job))
     }
@@ -361,8 +377,7 @@ impl MoveEngines {
     /// Prepares a sleep on the descriptors of all channels; `None` if a channel must be polled.
     pub(super) fn prepare_sleep(&mut self) -> Option<Vec<BorrowedFd<'_>>> {
         let may_sleep = self.channels.iter_mut().all(|used| used.channel.prepare_sleep());
-        let descriptors = self.channels.iter().map(|used| used.channel.wake_descriptor());
-        may_sleep.then(|| descriptors.collect()).flatten()
+        may_sleep.then(|| self.wake_descriptors().collect()).flatten()
     }
 
     /// Takes what a channel ended, and does what it abandoned.

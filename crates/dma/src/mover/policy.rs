@@ -33,7 +33,7 @@ mod work_shape;
 pub use channel_traits::{CHANNELS_MAX, CacheWrites, ChannelLoad, ChannelTraits};
 pub use config::PolicyConfig;
 pub use plan::{DecisionCounters, DecisionReason, MovePlan};
-pub use work_shape::{JobSplit, MoveDirection, MoveOperation, OperationSet, WorkShape};
+pub use work_shape::{JobSplit, MoveDirection, MoveOperation, OperationSet, OwnerState, WorkShape};
 
 use engine_mix::company_of;
 use headwater_host::clock::Nanos;

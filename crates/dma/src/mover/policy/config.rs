@@ -24,6 +24,10 @@ pub struct PolicyConfig {
     pub explore_share: f64,
     /// The share by which a way must be faster to replace the one in use, or one with fewer engines.
     pub margin: f64,
+    /// The factor by which the time of the CPU counts for a job that is started, not run: the owner could do other work in it.
+    /// A channel gets such a job if it ends it within so many times what the CPU would take. At 1 only the end of the job
+    /// counts.
+    pub busy_cpu_factor: f64,
     /// The most classes of work (operation, direction, pair of nodes) that are remembered; one more replaces the class that was
     /// not used for longest. A class takes 2 KiB, and half of one for each channel.
     pub classes_max: usize,
@@ -57,6 +61,7 @@ impl Default for PolicyConfig {
             distance_share: 0.3,
             explore_share: 0.015,
             margin: 0.02,
+            busy_cpu_factor: 1.0,
             classes_max: CLASSES_MAX,
         }
     }

@@ -8,7 +8,7 @@ use super::config::PolicyConfig;
 use super::engine_mix::{EngineMix, EngineTime, MIXES_MAX, common_end, company_of};
 use super::learned_class::{CPU, LearnedClass, as_float, size_class};
 use super::plan::{DecisionReason, MovePlan};
-use super::work_shape::{JobSplit, WorkShape};
+use super::work_shape::{JobSplit, OwnerState, WorkShape};
 use headwater_host::clock::Nanos;
 
 /// Parts of jobs from this length on are whole pages, those of shorter ones whole cache lines.
@@ -161,12 +161,17 @@ impl<'a> Decision<'a> {
     fn fastest(&mut self, learned: &LearnedClass, nanos: &mut [f64; MIXES_MAX]) -> (EngineMix, f64) {
         let part_min = as_float(self.config.part_min_bytes);
         let last = usize::from(learned.mix_of_size[size_class(self.shape.bytes)]);
+        let cpu_factor = match self.shape.owner {
+            OwnerState::Waiting => 1.0,
+            OwnerState::Working => self.config.busy_cpu_factor,
+        };
         let mut fastest = (EngineMix::CPU, f64::INFINITY);
         for mix in EngineMix::all(self.usable, self.shape.split == JobSplit::Allowed) {
             let count = self.set_times(learned, mix);
             let part_min = if mix.index() == last { 0.75 * part_min } else { part_min };
             let Some(end) = common_end(&self.times[..count], self.bytes, part_min) else { continue };
             nanos[mix.index()] = end;
+            let cost = if mix.has_cpu { end * cpu_factor } else { end };
             let needed = if mix.index() == last {
                 1.0 + self.config.margin
             } else if mix.engines() > fastest.0.engines() || fastest.0.index() == last {
@@ -174,11 +179,11 @@ impl<'a> Decision<'a> {
             } else {
                 1.0
             };
-            if end < fastest.1 * needed {
-                fastest = (mix, end);
+            if cost < fastest.1 * needed {
+                fastest = (mix, cost);
             }
         }
-        fastest
+        (fastest.0, nanos[fastest.0.index()])
     }
 
     /// Returns the way for a job with a deadline: the fastest, unless it might end too late and another does not.

@@ -108,6 +108,21 @@ fn channels_at_their_depth_or_without_the_operation_get_nothing() {
 }
 
 #[test]
+fn a_started_job_goes_to_a_channel_that_ends_it_within_the_factor_of_the_cpu() {
+    let config = PolicyConfig { busy_cpu_factor: 2.0, ..PolicyConfig::of_software_channels() };
+    let mut policy = MovePolicy::new(&[channel()], config);
+    policy.freeze();
+    let waiting = WorkShape { split: JobSplit::Forbidden, ..WorkShape::copy(64 * KIB) };
+    let working = WorkShape { owner: OwnerState::Working, ..waiting };
+    assert_eq!(policy.decide(&waiting, &[]).reason(), DecisionReason::CpuFaster);
+    let plan = policy.decide(&working, &[]);
+    assert_eq!((plan.reason(), plan.channel_bytes(0)), (DecisionReason::ChannelAlone, 64 * KIB));
+    // Behind another job the channel takes more than twice the time of the CPU.
+    let ahead = [ChannelLoad { jobs: 1, bytes: 64 * KIB }];
+    assert_eq!(policy.decide(&working, &ahead).reason(), DecisionReason::CpuFaster);
+}
+
+#[test]
 fn deadline_passes_over_a_channel_that_might_be_late() {
     let mut policy = policy(1);
     TestEngines::dsa().learn(&mut policy, 400);

@@ -105,6 +105,16 @@ pub enum JobSplit {
     Forbidden,
 }
 
+/// The state of the owner of a job until the job has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OwnerState {
+    /// It waits: only the end of the job counts.
+    Waiting,
+    /// It does other work, if the CPU does not do the job: the time of the CPU counts by
+    /// [`PolicyConfig::busy_cpu_factor`](super::PolicyConfig::busy_cpu_factor).
+    Working,
+}
+
 /// A job that the policy decides about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkShape {
@@ -120,12 +130,14 @@ pub struct WorkShape {
     pub target: Option<NodeId>,
     /// The permission to do it in parts.
     pub split: JobSplit,
+    /// The state of its owner.
+    pub owner: OwnerState,
     /// The time to its deadline, if it has one.
     pub time_left: Option<Nanos>,
 }
 
 impl WorkShape {
-    /// Returns the shape of a copy between DRAM of unknown nodes that may be split.
+    /// Returns the shape of a copy between DRAM of unknown nodes that may be split, and whose owner waits.
     #[must_use]
     pub const fn copy(bytes: u64) -> Self {
         Self {
@@ -135,6 +147,7 @@ impl WorkShape {
             source: None,
             target: None,
             split: JobSplit::Allowed,
+            owner: OwnerState::Waiting,
             time_left: None,
         }
     }
