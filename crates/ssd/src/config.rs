@@ -207,6 +207,8 @@ pub struct DeviceStats {
     pub moved_in_small_jobs: u64,
     /// Jobs that the channels of the mover did.
     pub move_channels: ChannelCounters,
+    /// Jobs that had not ended when they were started: their operations waited for them.
+    pub moves_waited: u64,
     /// The decisions of the mover's policy, by their reasons.
     pub move_decisions: DecisionCounters,
     /// Operations whose pages were all in device memory.

@@ -17,8 +17,10 @@ mod held_spans;
 pub mod inspection;
 mod key_span;
 mod keyed_batch;
+mod moves;
 mod open;
 mod operation;
+mod operation_moves;
 mod operation_slab;
 mod prefetch;
 pub(crate) mod progress;
@@ -26,6 +28,7 @@ mod receive;
 mod recovery;
 mod schedule;
 pub mod snapshot;
+mod stuck;
 mod submit;
 mod throttle;
 pub mod trace;
@@ -47,7 +50,6 @@ use crate::media::{Media, MediaError};
 use crate::mutant::{Mutant, mutant};
 use administration::AdminState;
 use administration::host_traffic::count_traffic;
-use headwater_dma::mover::Mover;
 use headwater_host::clock::{Nanos, UnixMillis};
 use headwater_nvme::spec::status::Status;
 use schedule::OperationSchedule;
@@ -255,12 +257,6 @@ impl<M: Media> SsdDevice<M> {
         }
     }
 
-    /// Sets the mover of the bytes of values in extents, as one with channels. A new device has one without any. Its counters
-    /// begin with it.
-    pub fn set_mover(&mut self, mover: Mover) {
-        self.ftl.set_mover(mover);
-    }
-
     /// Returns a namespace's durability.
     #[must_use]
     pub fn durability(&self, namespace: NamespaceId) -> Durability {
@@ -302,7 +298,7 @@ impl<M: Media> SsdDevice<M> {
                 // The last record says that everything before it is durable.
                 self.ftl.request_commit();
             }
-            if !moved {
+            if !moved && !self.ftl.has_moves() {
                 if self.ftl.media().in_flight() == 0 && self.checkpointer.cancel_waiting() {
                     continue;
                 }
@@ -361,6 +357,7 @@ impl<M: Media> SsdDevice<M> {
                 | StallReason::Turn
                 | StallReason::ExtentPages
                 | StallReason::Runs(_)
+                | StallReason::Moves(_)
                 | StallReason::LogReserved
                 | StallReason::NotDurable(_)
                 | StallReason::Unreadable(_)

@@ -23,6 +23,7 @@ pub(crate) mod held_values;
 mod log_reservation;
 mod lone_commits;
 mod lost_entry;
+mod moves;
 mod namespace_state;
 pub(crate) mod namespace_table;
 mod prefetch;
@@ -55,7 +56,7 @@ use crate::index::expiry::ExpiryQueue;
 use crate::index::{CompositeIndex, KeyHash, KeyHasher, RecordIndex};
 use crate::limits::{NAMESPACES, SPACES};
 use crate::log::blocks::BlockTable;
-use crate::log::extent_reads::{EndedRun, ExtentRun, ReadRun};
+use crate::log::extent_reads::{ExtentRun, ReadRun};
 use crate::log::flash_log::{FlashCompletion, FlashLog};
 use crate::log::group_commit::GroupCommit;
 use crate::log::health_counters::HealthState;
@@ -72,7 +73,6 @@ use catalog::Catalog;
 use doubt::Doubts;
 use find::PendingPrefetch;
 use garbage_collector::GarbageCollector;
-use headwater_dma::mover::Mover;
 use headwater_dma::pool::Pool;
 use headwater_host::clock::{Nanos, UnixMillis};
 use headwater_host::width::narrow;
@@ -87,6 +87,7 @@ use snapshot::SnapshotState;
 use space_reserve::SpaceReserve;
 use std::cell::Cell;
 use std::collections::BTreeSet;
+use std::ops::Range;
 use value_extents::ValueExtents;
 
 /// The reason why a call cannot complete now.
@@ -107,6 +108,8 @@ pub(crate) enum StallReason {
     Turn,
     /// Pages of extents must be programmed first.
     ExtentPages,
+    /// Jobs of the mover must end first, which copy this range of the value.
+    Moves(Range<usize>),
     /// The operation that the log is reserved for must end first.
     LogReserved,
     /// This page is needed, and the read for this call failed. A later call asks the medium again.
@@ -200,11 +203,6 @@ impl<M: Media> Ftl<M> {
     /// Returns the medium.
     pub(crate) fn media(&self) -> &M {
         self.flash.media()
-    }
-
-    /// Sets the mover of the bytes of values in extents.
-    pub(crate) fn set_mover(&mut self, mover: Mover) {
-        self.flash.set_mover(mover);
     }
 
     /// Returns the medium, for a wait or an injected fault.
@@ -305,21 +303,6 @@ impl<M: Media> Ftl<M> {
     /// Unpins a page of a waiter, which has used it or not. A used page of an extent leaves device DRAM.
     pub(crate) fn unpin(&mut self, page: PageAddress, is_used: bool) {
         self.flash.unpin(page, is_used);
-    }
-
-    /// Queues the reads of runs, for an operation.
-    pub(crate) fn request_runs(&mut self, operation: usize, runs: Vec<ExtentRun>) {
-        self.flash.request_runs(operation, runs);
-    }
-
-    /// Takes the runs whose reads have ended.
-    pub(crate) fn take_ended_runs(&mut self) -> Vec<EndedRun> {
-        self.flash.take_ended_runs()
-    }
-
-    /// Takes a run back that its operation has used or does not need.
-    pub(crate) fn put_back_run(&mut self, run: ReadRun) {
-        self.flash.put_back_run(run);
     }
 
     /// Returns the index.
@@ -435,6 +418,7 @@ impl<M: Media> Ftl<M> {
             outcome.moved |= self.flash.submit_reads(now);
             return outcome;
         }
+        outcome.moved |= self.flash.poll_moves();
         outcome.moved |= self.flash.submit_extents(now);
         outcome.moved |= self.flash.submit_programs(now);
         outcome.moved |= self.flash.submit_records(now);
@@ -480,7 +464,9 @@ impl<M: Media> Ftl<M> {
         stats.index_bytes = self.index().bytes();
         stats.capacity_bytes = self.capacity_with(0);
         stats.commits = self.commit.commits();
-        let (mover, moved) = (self.flash.mover(), self.flash.mover().counters());
+        let (mover, waited) = self.flash.mover();
+        let moved = mover.counters();
+        stats.moves_waited = waited;
         stats.move_channels = mover.channel_counters();
         stats.move_decisions = mover.policy().map_or_else(Default::default, |policy| *policy.counters());
         (stats.moved_in_large_jobs, stats.moved_in_small_jobs) = (moved.large_bytes, moved.small_bytes);

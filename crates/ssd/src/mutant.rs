@@ -169,6 +169,13 @@ mutants! {
     ExtentsNotAdopted,
     /// A page of an extent is passed on although it does not prove itself.
     ExtentPageNotProven,
+    // Moves by channels.
+    /// The record of a value is appended although channels still fill pages of its extents.
+    FillsNotAwaited,
+    /// Pages of an extent that channels filled are programmed in the order in which their jobs ended.
+    FillsOutOfOrder,
+    /// A read goes on although channels still copy a part of its value.
+    CopiesNotAwaited,
     // Lookups.
     /// A key is found by its hash alone.
     KeyNotCompared,

@@ -266,7 +266,8 @@ fn threads_of_the_mover_move_parts_of_long_values() {
         let channel = SoftwareChannel::start(clock, Nanos::from_millis(60_000)).unwrap();
         Box::new(channel) as Box<dyn MoveChannel>
     });
-    let mover = Mover::with_channels(channels.collect(), PolicyConfig::of_software_channels(), clock);
+    let config = PolicyConfig { busy_cpu_factor: 2.0, ..PolicyConfig::of_software_channels() };
+    let mover = Mover::with_channels(channels.collect(), config, clock);
     let [folder, _] = folders();
     let moved = move_long_values(folder.path(), mover);
     let channels = moved.move_channels;
@@ -304,6 +305,7 @@ fn a_work_queue_with_faults_moves_parts_of_long_values() {
         cpu_bytes_per_ns: 0.01,
         channel_bytes_per_ns: 0.01,
         channel_fixed_ns: 0.0,
+        busy_cpu_factor: 2.0,
         ..PolicyConfig::default()
     };
     let mut mover = Mover::with_channels(vec![Box::new(channel)], even, clock);

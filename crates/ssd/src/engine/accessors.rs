@@ -16,14 +16,15 @@ use headwater_host::clock::{Nanos, UnixMillis};
 
 impl<M: Media> SsdDevice<M> {
     /// Returns the next time at which the device has work without outside input: a durability interval, a command that
-    /// waits for the limits of its namespace, a read that is repeated, a commit that waits for more commands, or a simulated
-    /// media event. `None` if only a command or a media completion creates work. Expiry is wall time: see [`next_expiry`](Self::next_expiry).
+    /// waits for the limits of its namespace, a read that is repeated, a commit that waits for more commands, a job of the mover
+    /// on a channel that must be polled, or a simulated media event. `None` if only a command or a media completion creates work. Expiry is wall time: see [`next_expiry`](Self::next_expiry).
     #[must_use]
     pub fn next_deadline(&self) -> Option<Nanos> {
         let limits = self.throttle.next_start();
         let of_ftl =
             [self.ftl.victim_retry_at(), self.ftl.idle_record_due(), self.ftl.commit_gathers_until(self.now)];
         let of_ftl = of_ftl.into_iter().flatten().chain(self.ftl.media().next_event());
+        let of_ftl = of_ftl.chain(self.ftl.moves_due(self.now));
         self.interval_due.into_iter().chain(limits).chain(of_ftl).min()
     }
 

@@ -130,7 +130,8 @@ pub(crate) fn execute<M: Media>(
             value_parts::open(ftl, &KeyTarget::unconditional(namespace, hash, key), (front_end, reader))
         }
         SsdCommand::ReadPart { reader, sink, bytes_max } => {
-            value_parts::read(ftl, (front_end, reader), (sink, *bytes_max))
+            let copied = operation.moves.as_ref().map(|moves| &moves.copied);
+            value_parts::read(ftl, (front_end, reader), (sink, *bytes_max), copied)
         }
         SsdCommand::Exist { key, release } => {
             exist(ftl, &KeyTarget::unconditional(namespace, hash, key), *release)

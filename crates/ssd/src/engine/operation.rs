@@ -12,6 +12,7 @@ use crate::engine::batch_namespaces::{BatchNamespaces, NamespaceSet};
 use crate::engine::batch_plan::BatchPlan;
 use crate::engine::execute::BlockBatch;
 use crate::engine::key_span::{KeySpan, merged};
+use crate::engine::operation_moves::OperationMoves;
 use crate::ftl::ExtentStore;
 use crate::ftl::namespace_table::record_position;
 use crate::index::{KeyHash, KeyHasher};
@@ -170,6 +171,8 @@ pub(crate) struct DeviceOperation {
     pub(crate) store_progress: Option<StoreProgress>,
     /// The progress of a store of a value with extents.
     pub(crate) extent_store: Option<ExtentStore>,
+    /// The jobs of the mover that it waits for.
+    pub(crate) moves: Option<Box<OperationMoves>>,
     /// The progress of a batch that is carried out in parts.
     pub(crate) batch_plan: Option<Box<BatchPlan>>,
     /// The namespaces whose limits a batch over several has still to wait for.
@@ -206,6 +209,7 @@ impl DeviceOperation {
             value_progress: None,
             store_progress: None,
             extent_store: None,
+            moves: None,
             batch_plan: None,
             throttle_claims: NamespaceSet::default(),
             submitted: now,

@@ -7,6 +7,7 @@
 //!     |  +----------- checked in parts: those behind it wait --checked--> run
 //!     +-- key held by another operation: holds its keys behind it --it ends--> run
 //!     +-- pages missing: holds its keys --pages read--> run again
+//!     +-- channels of the mover copy its value: holds its keys --their jobs ended--> run again
 //!     +-- fills extents: holds its keys --their pages programmed--> run again
 //!     +-- no room: holds its keys, first come first served --room--> run again
 //!     +-- its namespace is being cleared: waits --cleared--> run again
@@ -30,7 +31,6 @@ use crate::log::extent_reads::EndedRun;
 use crate::log::page_reads::{EndedRead, ReadResult, ReadWaiter};
 use crate::media::Media;
 use crate::mutant::{Mutant, mutant};
-use headwater_nvme::spec::status::Status;
 use std::collections::{BTreeSet, VecDeque};
 
 /// Operations prefetched together, so that the memory of the next one is loaded while one runs.
@@ -48,11 +48,11 @@ pub(super) struct OperationSchedule {
     /// Spans of keys and blocks that operations hold while they are stalled or wait for another.
     pub(super) held: HeldSpans,
     /// Operations stalled for room, in order.
-    waiting_for_room: VecDeque<usize>,
+    pub(super) waiting_for_room: VecDeque<usize>,
     /// Operations that wait until a cleared namespace has left the index, in order.
     waiting_for_clear: VecDeque<usize>,
     /// Operations that copy in parts, in order.
-    in_parts: VecDeque<usize>,
+    pub(super) in_parts: VecDeque<usize>,
     /// Operations that wait until pages of extents are programmed.
     waiting_for_extents: Vec<usize>,
     /// The operation that the log is reserved for.
@@ -70,7 +70,7 @@ pub(super) struct OperationSchedule {
     /// Pages that operations had to wait for.
     cache_misses: u64,
     /// Operations that failed because no room could become free.
-    no_room: u64,
+    pub(super) no_room: u64,
 }
 
 /// The state of the operation that the log is reserved for.
@@ -200,6 +200,7 @@ impl<M: Media> SsdDevice<M> {
                 self.schedule.runnable.push_back(at);
             }
         }
+        self.notify_moved();
     }
 
     /// Runs waiting operations: those whose stall has ended, those behind them, and those that wait for room.
@@ -394,7 +395,7 @@ impl<M: Media> SsdDevice<M> {
     }
 
     /// Ends an operation: removes it from the room queue and releases its keys.
-    fn complete_operation(&mut self, at: usize, outcome: ExecutionOutcome) {
+    pub(super) fn complete_operation(&mut self, at: usize, outcome: ExecutionOutcome) {
         if self.schedule.waiting_for_room.front() == Some(&at) {
             self.schedule.waiting_for_room.pop_front();
             self.ftl.clear_room_request();
@@ -459,6 +460,13 @@ impl<M: Media> SsdDevice<M> {
             StallReason::Turn if operation.has_begun_copy() => self.schedule.in_parts.push_front(at),
             StallReason::Turn => self.schedule.in_parts.push_back(at),
             StallReason::ExtentPages => self.schedule.waiting_for_extents.push(at),
+            StallReason::Moves(range) => {
+                let left = self.ftl.claim_copies(at);
+                let left = if mutant(Mutant::CopiesNotAwaited) { 0 } else { left };
+                if operation.begin_moves(left, range) {
+                    self.schedule.in_parts.push_front(at);
+                }
+            }
             StallReason::NotDurable(sequence) => {
                 self.ftl.request_sequence(sequence);
                 // An operation in the room queue is run again every turn anyway.
@@ -480,23 +488,5 @@ impl<M: Media> SsdDevice<M> {
                 }
             }
         }
-    }
-
-    /// Fails the first operation in the room queue if no stage has work left or in flight, so that no room can become
-    /// free. Returns true if it did.
-    pub(super) fn fail_if_stuck(&mut self, moved: bool) -> bool {
-        let stuck =
-            !moved && !self.ftl.is_log_reserved() && self.ftl.is_idle() && !self.ftl.waits_for_time(self.now);
-        let Some(&at) = self.schedule.waiting_for_room.front().filter(|_| stuck) else {
-            return false;
-        };
-        if self.ftl.give_up_longest_held() {
-            return true;
-        }
-        self.schedule.no_room += 1;
-        let status = if self.ftl.failure().is_some() { Status::MEDIUM_FAILED } else { self.ftl.note_stuck() };
-        let completion = SsdCompletion::new(0, status);
-        self.complete_operation(at, ExecutionOutcome { completion, gate: ReleaseGate::Immediate });
-        true
     }
 }

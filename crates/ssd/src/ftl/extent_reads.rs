@@ -6,7 +6,7 @@
 
 use super::{Ftl, RecordPieces, StallReason};
 use crate::log::extent_list::Extent;
-use crate::log::extent_reads::{ExtentRun, ReadRun};
+use crate::log::extent_reads::{EndedRun, ExtentRun, ReadRun};
 use crate::log::flash_log::EXTENT_JOB_PAGES;
 use crate::log::record::{HEADER_BYTES, RecordAddress, RecordHeader};
 use crate::media::Media;
@@ -31,7 +31,7 @@ pub(crate) enum RangeRead {
 
 /// The place of a page of an extent in the memory of the device.
 #[derive(Clone, Copy, Debug)]
-enum ExtentPage {
+pub(super) enum ExtentPage {
     /// In a run that was read for the caller, by the numbers of the run and of the page in it.
     InRun(usize, u8),
     /// In device DRAM, or shown by the medium.
@@ -45,7 +45,7 @@ enum ExtentPage {
 impl<M: Media> Ftl<M> {
     /// Copies a range of a value's bytes, which lies within the value and has at most
     /// [`range_bytes_max`](Self::range_bytes_max) of them, to a sink, from offset `to` on. A call that stalls may have copied
-    /// some: the caller drops them.
+    /// some: the caller drops them, unless it stalls on [moves](StallReason::Moves), which name what they copy.
     pub(crate) fn read_range(
         &mut self,
         address: RecordAddress,
@@ -71,20 +71,15 @@ impl<M: Media> Ftl<M> {
             return Err(self.stall_for(missing));
         }
         self.check_runs(&runs)?;
-        let mut at = in_extents.start;
-        for run in &runs {
-            let mut nth = 0;
-            while nth < run.pages {
-                let Some((pages, place)) = self.prove_pages(run, nth)? else {
-                    return Ok(RangeRead::Damaged);
-                };
-                let from = at % PAGE_DATA_BYTES;
-                let end = (usize::from(pages) * PAGE_DATA_BYTES).min(from + in_extents.end - at);
-                self.copy_pages((run.page(nth), place, pages), from..end, (sink, to));
-                (at, to) = (at + end - from, to + end - from);
-                nth += pages;
-            }
+        let copied = if self.flash.has_channels() {
+            self.start_copies(&runs, &in_extents, (sink, to))?
+        } else {
+            self.copy_runs(&runs, &in_extents, (sink, to))?
+        };
+        if copied == RangeRead::Damaged {
+            return Ok(RangeRead::Damaged);
         }
+        to += in_extents.len();
         let mut left = rest.len();
         for piece in RecordPieces::new(self, address, skip, rest.len()) {
             let piece = piece.map_err(|page| self.stall_for(vec![page]))?;
@@ -95,9 +90,37 @@ impl<M: Media> Ftl<M> {
         Ok(if left == 0 { RangeRead::Done } else { RangeRead::Damaged })
     }
 
+    /// Copies the pages of runs to a sink in this call, each few of them when they are proven.
+    fn copy_runs(
+        &mut self,
+        runs: &[ExtentRun],
+        range: &Range<usize>,
+        (sink, mut to): (&mut MoveMemory, usize),
+    ) -> Result<RangeRead, StallReason> {
+        let mut at = range.start;
+        for run in runs {
+            let mut nth = 0;
+            while nth < run.pages {
+                let Some((pages, place)) = self.prove_pages(run, nth)? else {
+                    return Ok(RangeRead::Damaged);
+                };
+                let from = at % PAGE_DATA_BYTES;
+                let end = (usize::from(pages) * PAGE_DATA_BYTES).min(from + range.end - at);
+                self.copy_pages((run.page(nth), place, pages), from..end, (sink, to));
+                (at, to) = (at + end - from, to + end - from);
+                nth += pages;
+            }
+        }
+        Ok(RangeRead::Done)
+    }
+
     /// Proves the next pages of a run that lie together in memory, as many as one job of the mover copies. Returns their number,
     /// and the place of the first; `None` if it is damaged.
-    fn prove_pages(&mut self, run: &ExtentRun, nth: u8) -> Result<Option<(u8, ExtentPage)>, StallReason> {
+    pub(super) fn prove_pages(
+        &mut self,
+        run: &ExtentRun,
+        nth: u8,
+    ) -> Result<Option<(u8, ExtentPage)>, StallReason> {
         let page = run.page(nth);
         let place = self.place_of(run.extent, page);
         match place {
@@ -210,6 +233,21 @@ impl<M: Media> Ftl<M> {
     /// Returns the most bytes of a value that one call may read: device DRAM has room for their pages.
     pub(crate) fn range_bytes_max(&self) -> usize {
         (self.flash.run_pages_max() - 1) * PAGE_DATA_BYTES
+    }
+
+    /// Queues the reads of runs, for an operation.
+    pub(crate) fn request_runs(&mut self, operation: usize, runs: Vec<ExtentRun>) {
+        self.flash.request_runs(operation, runs);
+    }
+
+    /// Takes the runs whose reads have ended.
+    pub(crate) fn take_ended_runs(&mut self) -> Vec<EndedRun> {
+        self.flash.take_ended_runs()
+    }
+
+    /// Takes a run back that its operation has used or does not need.
+    pub(crate) fn put_back_run(&mut self, run: ReadRun) {
+        self.flash.put_back_run(run);
     }
 
     /// Exchanges the runs of the present caller. During a call they are here.

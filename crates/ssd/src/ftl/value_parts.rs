@@ -53,18 +53,25 @@ impl<M: Media> Ftl<M> {
     }
 
     /// Reads the next part of a value, at most `bytes_max` bytes, into a sink, which is cleared. The reader is closed by
-    /// the end of the value, and by every result but [`PartRead::Done`].
+    /// the end of the value, and by every result but [`PartRead::Done`]. `copied` is a range of the value that an earlier call
+    /// of the same command put into the sink: if it is the beginning of the part, it stays.
     pub(crate) fn read_held_value(
         &mut self,
         front_end: FrontEndId,
         reader: &ValueReader,
         (sink, bytes_max): (&mut Vec<u8>, u32),
+        copied: Option<&Range<usize>>,
     ) -> Result<PartRead, StallReason> {
-        sink.clear();
         let name = (front_end, reader.number());
+        let next = self.held_values.open.get(&name).map(|held| held.bytes_done);
+        let is_next = |copied: &&Range<usize>| Some(copied.start) == next && copied.len() == sink.len();
+        if copied.filter(is_next).is_none() {
+            sink.clear();
+        }
         let Some(held) = self.held_values.open.get(&name) else { return Ok(PartRead::NotOpen) };
         if held.blocks.is_empty() && !self.find_held_again(name)? {
             self.close_value(name);
+            sink.clear();
             return Ok(PartRead::Gone);
         }
         let held = &self.held_values.open[&name];
@@ -102,7 +109,8 @@ impl<M: Media> Ftl<M> {
         Ok(PartRead::Done(sequence))
     }
 
-    /// Reads a range of a value that lies in extents. The record itself is checked before the first byte.
+    /// Reads a range of a value that lies in extents, of which the sink has the first bytes or none. The record itself is checked
+    /// before the first byte.
     fn read_held_extents(
         &mut self,
         name: ReaderName,
@@ -112,14 +120,18 @@ impl<M: Media> Ftl<M> {
         let HeldValue { address, header, .. } = self.held_values.open[&name];
         let entry =
             IndexEntry { units: header.units(), namespace: header.namespace, ..IndexEntry::probe(address) };
-        let mut intact = range.start > 0 || self.is_intact(entry, &header)?;
-        if intact {
-            sink.reserve_exact(range.len());
+        let copied = sink.len();
+        let mut intact = range.start + copied > 0 || self.is_intact(entry, &header)?;
+        if intact && copied < range.len() {
+            sink.reserve_exact(range.len() - copied);
             let mut memory = MoveMemory::Vec(std::mem::take(sink));
-            let read = self.read_range(address, &header, range.clone(), (&mut memory, 0));
-            *sink = memory.into_vec().expect("the sink is a vector");
-            if read.is_err() {
-                sink.clear();
+            let rest = range.start + copied..range.end;
+            let read = self.read_range(address, &header, rest, (&mut memory, copied));
+            let is_moving = matches!(read, Err(StallReason::Moves(_)));
+            // A job that goes on has the vector, and returns it.
+            *sink = memory.into_vec().unwrap_or_default();
+            if read.is_err() && !is_moving {
+                sink.truncate(copied);
             }
             intact = read? == RangeRead::Done;
         }

@@ -57,7 +57,8 @@ impl ReadRun {
         self.frames.get(usize::from(nth))?.as_deref()
     }
 
-    /// Takes a page that was read, for a copy; [`put_frame`](Self::put_frame) puts it back.
+    /// Takes a page that was read, for a copy; [`put_frame`](Self::put_frame) puts it back, or
+    /// [`ExtentReads::return_frame`] when the copy has ended.
     pub(crate) fn take_frame(&mut self, nth: u8) -> Option<MediaFrame> {
         self.frames.get_mut(usize::from(nth))?.take()
     }
@@ -215,11 +216,16 @@ impl ExtentReads {
         }
     }
 
+    /// Takes a frame back that was taken out of a run.
+    pub(super) fn return_frame(&mut self, frame: MediaFrame, dram: &mut PageCache) {
+        self.frames -= 1;
+        dram.return_frame(frame);
+    }
+
     /// Takes the frames of a run back.
     pub(super) fn put_back(&mut self, mut run: ReadRun, dram: &mut PageCache) {
         for frame in run.frames.drain(..).flatten() {
-            self.frames -= 1;
-            dram.return_frame(frame);
+            self.return_frame(frame, dram);
         }
         self.spare.push(run.frames);
     }

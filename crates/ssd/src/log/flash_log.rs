@@ -8,10 +8,12 @@
 mod checkpoint_pages;
 mod drafts;
 mod extents;
+mod moves;
 mod read_errors;
 mod replaced_pages;
 
 pub(crate) use extents::EXTENT_JOB_PAGES;
+pub(crate) use moves::{EndedCopy, add_run_pages};
 
 use crate::command::Sequence;
 use crate::config::{FailedOperation, FailedWrite};
@@ -32,9 +34,9 @@ use crate::media::token::MediaPurpose;
 use crate::media::{CellNumber, Media, MediaCompletion, MediaError, MediaOp, MediaTraits};
 use crate::mutant::{Mutant, mutant};
 use headwater_dma::frame::MediaFrame;
-use headwater_dma::mover::{MoveJob, Mover};
 use headwater_dma::pool::Pool;
 use headwater_host::clock::Nanos;
+use moves::ValueMoves;
 
 pub(crate) use drafts::AppendSize;
 
@@ -74,9 +76,8 @@ pub(crate) struct FlashLog<M> {
     reads: PageReads,
     extent_reads: ExtentReads,
     extents: ExtentWrites,
-    /// Moves the bytes of extents, and a job to reuse.
-    mover: Mover,
-    move_job: MoveJob,
+    /// The mover of the bytes of extents, and its jobs.
+    moves: ValueMoves,
     /// Error of a failed program, erase or flush. From then on nothing is guaranteed, so no command is accepted.
     failure: Option<MediaError>,
     failed_write: Option<FailedWrite>,
@@ -102,8 +103,7 @@ impl<M: Media> FlashLog<M> {
             reads: PageReads::new(PageProof::new(traits, 0)),
             extent_reads: ExtentReads::default(),
             extents: ExtentWrites::default(),
-            mover: Mover::default(),
-            move_job: MoveJob::new(),
+            moves: ValueMoves::default(),
             failure: None,
             failed_write: None,
             read_errors: 0,
@@ -219,6 +219,7 @@ impl<M: Media> FlashLog<M> {
             && self.extent_reads.is_empty()
             && self.log.backlog() == 0
             && self.extents.pages() == 0
+            && self.moves.is_empty()
             && self.records.is_written()
     }
 

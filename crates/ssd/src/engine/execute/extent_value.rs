@@ -1,7 +1,7 @@
 //! Reads a value that lies in extents in parts.
 //!
 //! Input: a record, and the progress of the operation that reads it. Output: the bytes that its sink takes, and no more;
-//! before, a stall for the pages of the next part, or until the operation's next turn. Invariant: the record itself is checked
+//! before, a stall for the pages of the next part, for jobs of the mover that copy it, or until the operation's next turn. Invariant: the record itself is checked
 //! before the first byte; a failed part leaves nothing in a sink of bytes.
 
 use crate::command::ValueSink;
@@ -42,18 +42,25 @@ pub(super) fn read_part<M: Media>(
     let part_bytes = COPY_PART_BYTES.min(ftl.range_bytes_max());
     let range = before.bytes_done..wanted.min(before.bytes_done + part_bytes);
     let end = range.end;
+    if range.is_empty() && before.bytes_done > 0 {
+        // Channels of the mover copied the last part.
+        *progress = None;
+        return Ok(true);
+    }
     let (mut memory, to) = match sink {
         ValueSink::Bytes(bytes) => (MoveMemory::Vec(std::mem::take(bytes)), None),
         ValueSink::Client(segments) => (MoveMemory::Client(std::mem::take(segments)), Some(range.start)),
     };
     let start = memory.bytes();
     let read = ftl.read_range(entry.address, header, range, (&mut memory, to.unwrap_or(start)));
+    let is_moving = matches!(read, Err(StallReason::Moves(_)));
     match memory {
         MoveMemory::Vec(bytes) => *sink = ValueSink::Bytes(bytes),
         MoveMemory::Client(segments) => *sink = ValueSink::Client(segments),
-        _ => unreachable!("a sink is bytes or client memory"),
+        // The vector is in a job, and returns with it.
+        _ => assert!(is_moving, "a sink is bytes or client memory"),
     }
-    if let (Err(_), ValueSink::Bytes(bytes)) = (&read, &mut *sink) {
+    if let (Err(_), ValueSink::Bytes(bytes), false) = (&read, &mut *sink, is_moving) {
         bytes.truncate(start);
     }
     if read? == RangeRead::Damaged {

@@ -10,6 +10,7 @@ use crate::ftl::held_values::{HashedKey, PartRead};
 use crate::ftl::{FoundRecord, Ftl, RecordPart, StallReason};
 use crate::media::Media;
 use headwater_nvme::spec::status::Status;
+use std::ops::Range;
 
 /// Opens a reader of a key's value.
 pub(super) fn open<M: Media>(
@@ -31,13 +32,14 @@ pub(super) fn open<M: Media>(
     Ok(outcome)
 }
 
-/// Reads the next part of a value.
+/// Reads the next part of a value, of which `copied` is in the sink already, by jobs of the mover.
 pub(super) fn read<M: Media>(
     ftl: &mut Ftl<M>,
     (front_end, reader): (FrontEndId, &ValueReader),
     sink: (&mut Vec<u8>, u32),
+    copied: Option<&Range<usize>>,
 ) -> Result<ExecutionOutcome, StallReason> {
-    let (status, sequence) = match ftl.read_held_value(front_end, reader, sink)? {
+    let (status, sequence) = match ftl.read_held_value(front_end, reader, sink, copied)? {
         PartRead::Done(sequence) => (Status::SUCCESS, sequence),
         PartRead::Gone => (Status::SEQUENCE_MISMATCH, Sequence(0)),
         PartRead::NotOpen => (Status::INVALID_FIELD, Sequence(0)),

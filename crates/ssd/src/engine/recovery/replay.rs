@@ -345,6 +345,7 @@ pub(crate) fn retry_with_pages<M: Media, T>(
                 | StallReason::Turn
                 | StallReason::ExtentPages
                 | StallReason::Runs(_)
+                | StallReason::Moves(_)
                 | StallReason::LogReserved
                 | StallReason::NotDurable(_)
                 | StallReason::InDoubt,

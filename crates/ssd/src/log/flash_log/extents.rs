@@ -5,6 +5,7 @@
 //! it.
 
 use super::FlashLog;
+use super::moves::add_run_pages;
 use crate::command::ValueSource;
 use crate::log::blocks::{BlockUse, FULL_PAGES};
 use crate::log::extent_list::Extent;
@@ -15,7 +16,7 @@ use crate::log::prefix::Tick;
 use crate::media::geometry::{PAGE_DATA_BYTES, PageAddress};
 use crate::media::{Media, MediaError};
 use headwater_dma::frame::MediaFrame;
-use headwater_dma::mover::{MemoryPlace, MoveMemory, MoveStep, Mover};
+use headwater_dma::mover::{MemoryPlace, MoveJob, MoveMemory, MoveStep};
 use headwater_host::clock::Nanos;
 use headwater_host::copy::crc32c;
 use headwater_host::width::narrow;
@@ -33,9 +34,10 @@ impl<M: Media> FlashLog<M> {
         Some(Extent { block, order: self.blocks.get(block).order })
     }
 
-    /// Returns the pages of a writer, and of all writers, that are not programmed yet.
+    /// Returns the pages of a writer, and of all writers, that are not programmed yet, those included that channels fill.
     pub(crate) fn extent_pages(&self, writer: ExtentWriter) -> (usize, usize) {
-        (self.extents.pages_of(writer), self.extents.pages())
+        let (own, all) = self.moves.filling_pages(writer);
+        (self.extents.pages_of(writer) + own, self.extents.pages() + all)
     }
 
     /// Returns the pages of extents that the medium accepted so far.
@@ -44,7 +46,7 @@ impl<M: Media> FlashLog<M> {
     }
 
     /// Fills the next `pages` pages of an extent with the bytes of a value from `at` on, as one job of the mover, and queues them
-    /// for the medium. Returns how many it filled: fewer if there are not as many frames. Memory that a client took away is
+    /// for the medium once the job has ended. Returns how many it fills: fewer if there are not as many frames. Memory that a client took away is
     /// noticed by the caller, who asks for it before the value counts.
     ///
     /// # Panics
@@ -55,7 +57,7 @@ impl<M: Media> FlashLog<M> {
         (extent, first, pages): (Extent, u8, u8),
         (value, at): (&ValueSource, usize),
     ) -> u8 {
-        let mut job = std::mem::take(&mut self.move_job);
+        let mut job = self.moves.take_job();
         let bytes = usize::from(pages) * PAGE_DATA_BYTES;
         assert!(usize::from(pages) <= EXTENT_JOB_PAGES, "{pages} pages for one job of the mover");
         let source = match value {
@@ -72,8 +74,24 @@ impl<M: Media> FlashLog<M> {
                 seed: 0,
             });
         }
-        self.mover.run(&mut job).expect("pages of a value are copied into frames");
         let filled = narrow(job.steps().len());
+        if filled > 0 && self.has_channels() {
+            self.start_fill(writer, (extent, first), job);
+            return filled;
+        }
+        self.moves.mover.run(&mut job).expect("pages of a value are copied into frames");
+        self.seal_filled(writer, (extent, first), &mut job);
+        self.moves.keep_job(job);
+        filled
+    }
+
+    /// Seals the pages that a job has filled, from `first` on, and queues them for the medium. The job keeps no memories.
+    pub(super) fn seal_filled(
+        &mut self,
+        writer: ExtentWriter,
+        (extent, first): (Extent, u8),
+        job: &mut MoveJob,
+    ) {
         let mut crcs = [0; EXTENT_JOB_PAGES];
         for (nth, crc) in crcs.iter_mut().enumerate().take(job.steps().len()) {
             *crc = job.crc32c(nth).expect("the step computes a checksum");
@@ -82,8 +100,6 @@ impl<M: Media> FlashLog<M> {
         for ((page, crc), frame) in (first..).zip(crcs).zip(frames) {
             self.program_extent_page(writer, (extent, page), (frame, crc));
         }
-        self.move_job = job;
-        filled
     }
 
     /// Seals a filled page of an extent, whose bytes have the checksum `crc`, and queues it for the medium.
@@ -131,36 +147,15 @@ impl<M: Media> FlashLog<M> {
         (pages, from, to): (Range<u8>, usize, usize),
         (sink, at): (&mut MoveMemory, usize),
     ) {
-        let mut job = std::mem::take(&mut self.move_job);
-        let target = job.add_memory(std::mem::take(sink));
-        let mut at = at;
-        for page in pages.clone() {
-            let frame = job.add_memory(run.take_frame(page).expect("a proven page is in its run"));
-            let from = if page == pages.start { from } else { 0 };
-            let to = if page + 1 == pages.end { to } else { PAGE_DATA_BYTES };
-            job.add_step(MoveStep::Copy {
-                from: MemoryPlace::new(frame, from).range(to - from),
-                to: MemoryPlace::new(target, at),
-            });
-            at += to - from;
-        }
-        self.mover.run(&mut job).expect("a range of a value is copied to a sink that has room for it");
+        let mut job = self.begin_copy(std::mem::take(sink));
+        add_run_pages(&mut job, run, (pages.clone(), from, to), at);
+        self.moves.mover.run(&mut job).expect("a range of a value is copied to a sink that has room for it");
         let mut memories = job.drain_memories();
         *sink = memories.next().expect("the job has its sink");
         for (page, frame) in pages.zip(memories.filter_map(MoveMemory::into_frame)) {
             run.put_frame(page, frame);
         }
-        self.move_job = job;
-    }
-
-    /// Returns the mover, for its counters.
-    pub(crate) fn mover(&self) -> &Mover {
-        &self.mover
-    }
-
-    /// Sets the mover of values.
-    pub(crate) fn set_mover(&mut self, mover: Mover) {
-        self.mover = mover;
+        self.moves.keep_job(job);
     }
 
     /// Submits filled pages of extents to the medium. Returns true if any was submitted.
