@@ -5,6 +5,7 @@
 
 use crate::counters::{RequestTrace, TraceStage};
 use headwater_host::clock::{Clock, Nanos, UnixMillis};
+use headwater_nvme::queue_pair::SleepDecision;
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::{
     FrontEndId, NamespaceId, ReceiptStep, SsdCommand, SsdCompletion, SubmitError, ValueReceipt,
@@ -41,6 +42,18 @@ pub trait CoreWork {
     /// Returns a descriptor that becomes readable when the medium has a completion.
     fn wake_descriptor(&self) -> Option<BorrowedFd<'_>> {
         None
+    }
+
+    /// Returns descriptors that become readable when a channel that moves bytes for the device has ended a job. They stay the
+    /// same from the first turn on.
+    fn move_descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        Vec::new()
+    }
+
+    /// Prepares a sleep on the descriptors of [`move_descriptors`](Self::move_descriptors). Returns
+    /// [`SleepDecision::WorkPending`] if a job has ended, or no descriptor says its end: poll again.
+    fn prepare_sleep(&mut self) -> SleepDecision {
+        SleepDecision::UntilWoken
     }
 
     /// Returns the device's counters.
@@ -232,6 +245,14 @@ impl<M: Media> CoreWork for SsdDevice<M> {
 
     fn wake_descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.media().wake_descriptor()
+    }
+
+    fn move_descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        Self::move_descriptors(self).collect()
+    }
+
+    fn prepare_sleep(&mut self) -> SleepDecision {
+        if Self::prepare_sleep(self) { SleepDecision::UntilWoken } else { SleepDecision::WorkPending }
     }
 
     fn stats(&self) -> DeviceStats {

@@ -148,6 +148,7 @@ impl<D: CoreWork> CoreLoop<'_, '_, D> {
                 .front_ends
                 .iter_mut()
                 .any(|front_end| front_end.prepare_sleep() == SleepDecision::WorkPending)
+                || self.device.prepare_sleep() == SleepDecision::WorkPending
             {
                 continue;
             }
@@ -227,7 +228,8 @@ impl<D: CoreWork> CoreLoop<'_, '_, D> {
     /// Creates the set of everything that can end a sleep.
     fn create_wait_set(&self, stop: &StopSignal) -> std::io::Result<WaitSet> {
         let front_ends = self.front_ends.iter().map(|front_end| front_end.wake_descriptor());
-        Ok(WaitSet::new(front_ends, self.device.wake_descriptor(), stop.as_fd())?)
+        let device = self.device.wake_descriptor().into_iter().chain(self.device.move_descriptors());
+        Ok(WaitSet::new(front_ends, device, stop.as_fd())?)
     }
 
     fn sleep(

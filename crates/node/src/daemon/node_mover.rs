@@ -40,6 +40,8 @@ pub(super) fn open_mover(config: &NodeConfig, clock: Clock, spin: Nanos) -> Resu
 pub(crate) fn policy_config(threads: u8, has_work_queues: bool) -> PolicyConfig {
     PolicyConfig {
         threshold_bytes: [LARGE_JOB_BYTES as u64; MoveDirection::ALL.len()],
+        // While a channel moves a job, the core moves the next one.
+        busy_cpu_factor: 2.0,
         ..PolicyConfig::of_channels(threads.into(), has_work_queues)
     }
 }

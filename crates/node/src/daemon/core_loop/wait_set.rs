@@ -39,7 +39,7 @@ impl WaitSet {
     /// Creates a set of the descriptors of the front ends, by index, of the device, and of the stop signal.
     pub(super) fn new<'d>(
         front_ends: impl Iterator<Item = BorrowedFd<'d>>,
-        device: Option<BorrowedFd<'_>>,
+        device: impl Iterator<Item = BorrowedFd<'d>>,
         stop: BorrowedFd<'_>,
     ) -> Result<Self, Errno> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
@@ -48,7 +48,7 @@ impl WaitSet {
         for (number, descriptor) in (0..).zip(front_ends) {
             add(descriptor, number, epoll::EventFlags::IN)?;
         }
-        if let Some(device) = device {
+        for device in device {
             add(device, NO_FRONT_END, epoll::EventFlags::IN)?;
         }
         // Edge-triggered: the byte is never read, and a draining loop must still be able to sleep.
@@ -91,7 +91,7 @@ mod tests {
         let pairs: Vec<_> = (0..3).map(|_| UnixStream::pair().unwrap()).collect();
         let (mut stop, stopped) = UnixStream::pair().unwrap();
         let descriptors = pairs[..2].iter().map(|(_, ours)| ours.as_fd());
-        let set = WaitSet::new(descriptors, Some(pairs[2].1.as_fd()), stopped.as_fd()).unwrap();
+        let set = WaitSet::new(descriptors, std::iter::once(pairs[2].1.as_fd()), stopped.as_fd()).unwrap();
         assert_eq!(set.ready(), ReadyFrontEnds::NONE);
         (&pairs[1].0).write_all(b"x").unwrap();
         (&pairs[2].0).write_all(b"x").unwrap();

@@ -127,6 +127,12 @@ impl SnapshotCollector {
         )?;
         counter(
             encoder,
+            "moves_waited",
+            "Jobs of the mover that had not ended when they were started: their commands waited for them",
+            self.0.device.moves_waited,
+        )?;
+        counter(
+            encoder,
             "moved_behind_page_faults_bytes",
             "Bytes of values that work queues left at missing pages, and the core moved",
             channels.finished_bytes,
