@@ -4,7 +4,10 @@
 //! The trait holds only what the world needs, so that a test can substitute a deliberately broken device and verify
 //! that the checker reports it.
 
+mod moving;
 mod ssd;
+
+pub use moving::MovingDevice;
 
 use crate::media::SimMedia;
 use headwater_host::clock::{Nanos, UnixMillis};
@@ -35,6 +38,8 @@ pub struct DeviceActivity {
     pub expired: u64,
     /// Openings that found pages lost.
     pub lossy_openings: u64,
+    /// Jobs of the mover that operations waited for.
+    pub moves_waited: u64,
 }
 
 impl DeviceActivity {
@@ -44,6 +49,7 @@ impl DeviceActivity {
         self.checkpoints += other.checkpoints;
         self.expired += other.expired;
         self.lossy_openings += other.lossy_openings;
+        self.moves_waited += other.moves_waited;
     }
 }
 

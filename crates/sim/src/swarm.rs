@@ -9,8 +9,8 @@
 
 use crate::simulated_device::DeviceActivity;
 use crate::world::{
-    ACROSS_SEEDS, BATCH_CLEAR_SEEDS, CHECK_SEEDS, EXTENT_SEEDS, GATHER_SEEDS, LineSink, PART_SEEDS,
-    RECEIPT_SEEDS, REUSE_SEEDS, RunFailure, RunReport, SWARM_SEEDS, WorldConfig,
+    ACROSS_SEEDS, BATCH_CLEAR_SEEDS, CHECK_SEEDS, EXTENT_SEEDS, GATHER_SEEDS, LineSink, MOVE_SEEDS,
+    PART_SEEDS, RECEIPT_SEEDS, REUSE_SEEDS, RunFailure, RunReport, SWARM_SEEDS, WorldConfig,
 };
 use headwater_host::clock::{Clock, Nanos};
 use headwater_host::width::to_usize;
@@ -47,6 +47,8 @@ const FRESH_KINDS: &[u64] = &[
     EXTENT_SEEDS + PART_SEEDS + GATHER_SEEDS,
     0,
     EXTENT_SEEDS + RECEIPT_SEEDS,
+    0,
+    EXTENT_SEEDS + MOVE_SEEDS,
 ];
 
 /// The seeds of a swarm, and its end.
@@ -198,15 +200,16 @@ impl fmt::Display for SwarmReport {
             rate(self.cuts_in_recovery, passed),
             rate(self.faults, passed),
         )?;
-        let DeviceActivity { collected, checkpoints, expired, lossy_openings } = self.activity;
+        let DeviceActivity { collected, checkpoints, expired, lossy_openings, moves_waited } = self.activity;
         writeln!(
             f,
             "a hundred worlds: {:.0} blocks collected, {:.0} checkpoints, {:.0} keys expired, {:.1} openings that found \
-             pages lost",
+             pages lost, {:.0} jobs that operations waited for",
             100.0 * rate(collected, passed),
             100.0 * rate(checkpoints, passed),
             100.0 * rate(expired, passed),
             100.0 * rate(lossy_openings, passed),
+            100.0 * rate(moves_waited, passed),
         )?;
         if self.failures.is_empty() {
             return write!(f, "every promise kept");

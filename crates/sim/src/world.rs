@@ -23,8 +23,8 @@ mod swarm_config;
 
 pub use config::{
     ACROSS_SEEDS, BATCH_CLEAR_SEEDS, BLOCK_SEEDS, BlockNamespaceConfig, BootLength, CHECK_SEEDS,
-    EXTENT_SEEDS, FILE_SEEDS, GATHER_SEEDS, LONG_SEEDS, LYING_SEEDS, MediumHonesty, PART_SEEDS,
-    RECEIPT_SEEDS, REUSE_SEEDS, SWARM_SEEDS, WorldConfig, WorldSwitches,
+    EXTENT_SEEDS, FILE_SEEDS, GATHER_SEEDS, LONG_SEEDS, LYING_SEEDS, MOVE_SEEDS, MediumHonesty, PART_SEEDS,
+    RECEIPT_SEEDS, REUSE_SEEDS, SWARM_SEEDS, WorldConfig, WorldSwitches, has_channels,
 };
 pub use report::{FailureCause, LineSink, RunFailure, RunReport};
 

@@ -96,6 +96,14 @@ impl ModelledMachine {
         CpuTimes { now_ns: state.now, busy_ns: state.busy }
     }
 
+    /// Advances to a time of another clock, if it is later, and then by a time in which the CPU works. Returns the time.
+    pub(crate) fn follow(&self, other: Nanos, works_ns: f64) -> Nanos {
+        let mut state = self.lock();
+        state.catch_up(other);
+        state.cpu_works(works_ns);
+        state.whole_now()
+    }
+
     pub(super) fn lock(&self) -> MutexGuard<'_, MachineState> {
         // A panic of a test under the lock leaves no state that a later test uses.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)

@@ -73,6 +73,7 @@ impl SimulatedDevice for SsdDevice<SimMedia> {
             checkpoints: stats.checkpoints,
             expired: stats.expired,
             lossy_openings: u64::from(stats.lost_pages > 0),
+            moves_waited: stats.moves_waited,
         }
     }
 

@@ -2,7 +2,8 @@
 //!
 //! Input: a seed. Output: a [`WorldConfig`]. From [`SWARM_SEEDS`] on it is one of the swarm's ([`super::swarm_config`]);
 //! [`FILE_SEEDS`] and [`LYING_SEEDS`] change its medium, [`ACROSS_SEEDS`] its namespaces, [`REUSE_SEEDS`], [`LONG_SEEDS`],
-//! [`PART_SEEDS`] and [`EXTENT_SEEDS`] its size and the work in it, [`GATHER_SEEDS`] its commits.
+//! [`PART_SEEDS`] and [`EXTENT_SEEDS`] its size and the work in it, [`GATHER_SEEDS`] its commits, [`MOVE_SEEDS`] the mover of its
+//! device.
 //! Invariant: `headwater sim replay --seed S` builds the same world as the test run of seed S.
 
 use super::{across_config, extent_config, long_config, part_config, reuse_config, swarm_config};
@@ -203,6 +204,10 @@ pub const PART_SEEDS: u64 = 1 << 56;
 /// swarms, which are wall times in nanoseconds, have this bit clear.
 pub const EXTENT_SEEDS: u64 = 1 << 52;
 
+/// Added to a seed with [`EXTENT_SEEDS`]: channels of a model move the values of the world, and end their jobs while the device
+/// goes on, refuse some, and die. In other seeds the bit has no meaning of its own.
+pub const MOVE_SEEDS: u64 = 1 << 53;
+
 /// Added to a seed: batches of the world have keys of several namespaces. The seeds of old swarms, which are wall times in
 /// nanoseconds, have this bit and the one below it set: a seed with both is none of this kind.
 pub const ACROSS_SEEDS: u64 = 1 << 60;
@@ -224,13 +229,21 @@ const fn is_across(seed: u64) -> bool {
     seed & (ACROSS_SEEDS | ACROSS_SEEDS >> 1) == ACROSS_SEEDS
 }
 
+/// Returns true for a seed of a world whose device has a mover with channels. Wall times in nanoseconds are none.
+#[must_use]
+pub const fn has_channels(seed: u64) -> bool {
+    let wall = ACROSS_SEEDS | ACROSS_SEEDS >> 1;
+    seed & (EXTENT_SEEDS | MOVE_SEEDS) == EXTENT_SEEDS | MOVE_SEEDS && seed & wall != wall
+}
+
 /// Returns the seed without the parts that change the medium, so that the worlds differ in nothing else.
 pub(super) const fn drawn_seed(seed: u64) -> u64 {
     let across = if is_across(seed) { ACROSS_SEEDS | BATCH_CLEAR_SEEDS } else { 0 };
     let gathers = if seed & PART_SEEDS != 0 { GATHER_SEEDS } else { 0 };
     let kinds = LYING_SEEDS | FILE_SEEDS | REUSE_SEEDS | LONG_SEEDS | CHECK_SEEDS | PART_SEEDS | EXTENT_SEEDS;
     let receipts = if seed & EXTENT_SEEDS != 0 { RECEIPT_SEEDS } else { 0 };
-    seed & !(kinds | across | gathers | receipts)
+    let moves = if has_channels(seed) { MOVE_SEEDS } else { 0 };
+    seed & !(kinds | across | gathers | receipts | moves)
 }
 
 /// Presets that short runs draw from: with and without a volatile cache, fast and slow.

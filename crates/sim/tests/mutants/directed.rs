@@ -12,8 +12,8 @@ use headwater_sim::workload::{
     BATCH_WRITES, CHAINED_BYTES, CommandShares, FeatureUse, ValueLengths, WorkloadConfig,
 };
 use headwater_sim::world::{
-    ACROSS_SEEDS, BATCH_CLEAR_SEEDS, BootLength, EXTENT_SEEDS, FILE_SEEDS, MediumHonesty, PART_SEEDS,
-    REUSE_SEEDS, SWARM_SEEDS, SimWorld, WorldConfig, WorldSwitches,
+    ACROSS_SEEDS, BATCH_CLEAR_SEEDS, BootLength, EXTENT_SEEDS, FILE_SEEDS, MOVE_SEEDS, MediumHonesty,
+    PART_SEEDS, REUSE_SEEDS, SWARM_SEEDS, SimWorld, WorldConfig, WorldSwitches,
 };
 use headwater_ssd::engine::{DeviceConfig, SsdDevice};
 use headwater_ssd::limits::EXTENT_BYTES;
@@ -51,6 +51,13 @@ pub(crate) fn world(mutant: Mutant, number: u64) -> Option<SimWorld<'static, Ssd
         _ => return None,
     };
     Some(SimWorld::new(number, config))
+}
+
+/// Returns the seed of a world whose device has a mover with channels, for a change of what waits for them.
+pub(crate) fn moving_seed(mutant: Mutant, number: u64) -> Option<u64> {
+    let is_move =
+        matches!(mutant, Mutant::FillsNotAwaited | Mutant::FillsOutOfOrder | Mutant::CopiesNotAwaited);
+    is_move.then(|| EXTENT_SEEDS + MOVE_SEEDS + [0, SWARM_SEEDS, FILE_SEEDS][to_usize(number % 3)] + number)
 }
 
 /// Returns a world of the swarm: a record is lost whose block was opened again, and its key is removed behind the loss.

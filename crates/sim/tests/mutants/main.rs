@@ -117,7 +117,7 @@ enum Run {
 impl Run {
     /// Returns the runs of a change.
     fn all(mutant: Mutant, runs_max: usize) -> Box<dyn Iterator<Item = Self>> {
-        if directed::world(mutant, 0).is_some() {
+        if directed::world(mutant, 0).is_some() || directed::moving_seed(mutant, 0).is_some() {
             return Box::new((0..directed::WORLDS_MAX).map(move |number| Self::Directed(mutant, number)));
         }
         Box::new((0..runs_max).map(Self::Seed))
@@ -127,7 +127,10 @@ impl Run {
     fn world(self) -> Result<RunReport, RunFailure> {
         match self {
             Self::Seed(nth) => replay(seed_of(nth), None),
-            Self::Directed(mutant, number) => directed::world(mutant, number).expect("it has one").run(),
+            Self::Directed(mutant, number) => match directed::moving_seed(mutant, number) {
+                Some(seed) => replay(seed, None),
+                None => directed::world(mutant, number).expect("it has one").run(),
+            },
         }
     }
 
