@@ -15,9 +15,12 @@ use fastrand::Rng;
 use headwater_dma::mover::policy::PolicyConfig;
 use headwater_dma::mover::{MoveStep, Mover, VirtualTime};
 use headwater_host::clock::{Nanos, UnixMillis};
-use headwater_ssd::command::{NamespaceId, SsdCommand, SsdCompletion, SubmitError};
+use headwater_ssd::command::{
+    NamespaceId, ReceiptStep, SsdCommand, SsdCompletion, SubmitError, ValueReceipt,
+};
 use headwater_ssd::engine::{DeviceConfig, SsdDevice};
 use headwater_ssd::namespace::Namespace;
+use std::io::{self, IoSliceMut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -105,6 +108,18 @@ impl SimulatedDevice for MovingDevice {
 
     fn submit(&mut self, namespace: NamespaceId, token: u64, command: SsdCommand) -> Result<(), SubmitError> {
         SimulatedDevice::submit(&mut self.device, namespace, token, command)
+    }
+
+    fn begin_receipt(&mut self, namespace: NamespaceId, value_bytes: usize) -> Option<ValueReceipt> {
+        SimulatedDevice::begin_receipt(&mut self.device, namespace, value_bytes)
+    }
+
+    fn receive(
+        &mut self,
+        receipt: &ValueReceipt,
+        source: &mut dyn FnMut(&mut [IoSliceMut<'_>]) -> io::Result<usize>,
+    ) -> io::Result<ReceiptStep> {
+        SimulatedDevice::receive(&mut self.device, receipt, source)
     }
 
     fn poll(&mut self, now: Nanos, wall: UnixMillis) -> bool {
