@@ -24,6 +24,7 @@ mod software_engine;
 mod software_portal;
 mod work;
 
+pub use crate::work_memory::{OperationError, WorkBytes, WorkMemory, WorkPlace};
 pub use completion::{DsaOutcome, DsaRecord, DsaStatus, NextAction, RECORD_BYTES};
 pub use descriptor::{DESCRIPTOR_BYTES, DsaDescriptor, DsaFlags, DsaOpcode};
 pub use discovery::{
@@ -34,7 +35,4 @@ pub use instructions::DsaInstructions;
 pub use portal::{OpenQueueError, SubmissionWay};
 pub use queue::{DsaQueue, EndedWork, OperationOutcome, QueueLimits, RefusedWork, WorkRefusal};
 pub use software_portal::{FaultSource, NoFaults, PortalFault, PortalKind, SoftwarePortal};
-pub use work::{
-    CacheTarget, DsaOperation, OperationError, OperationFence, QueuedOperation, WorkBytes, WorkMemory,
-    WorkPlace,
-};
+pub use work::{CacheTarget, DsaOperation, OperationFence, QueuedOperation};

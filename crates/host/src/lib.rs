@@ -19,6 +19,8 @@ pub mod dsa;
 pub mod fault_guard;
 pub mod file;
 pub mod fork;
+#[cfg(not(loom))]
+pub mod gpu;
 pub mod growing_slice;
 pub mod lent_bytes;
 pub mod mapped_region;
@@ -37,3 +39,5 @@ pub mod uring;
 pub mod wake;
 pub mod wake_line;
 pub mod width;
+#[cfg(not(loom))]
+pub mod work_memory;

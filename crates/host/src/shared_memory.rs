@@ -252,6 +252,12 @@ impl SharedMemory {
         Arc::ptr_eq(&self.mapping, &other.mapping)
     }
 
+    /// Returns true if no other handle to these pages exists. Only the owner of the last handle can make another one.
+    #[must_use]
+    pub fn is_last_handle(&self) -> bool {
+        Arc::strong_count(&self.mapping) == 1
+    }
+
     /// Returns the length in bytes.
     #[must_use]
     #[inline]

@@ -15,10 +15,11 @@ use super::discovery::WorkQueueInfo;
 use super::instructions::DsaInstructions;
 use super::portal::{OpenQueueError, PortalRefusal, SubmissionPortal, SubmissionWay, open_portal};
 use super::software_portal::SoftwarePortal;
-use super::work::{OperationError, OperationFence, QueuedOperation, WorkAddresses, WorkMemory};
+use super::work::{OperationFence, QueuedOperation, descriptor_of};
 use crate::shared_memory::SharedMemory;
 use crate::sync::{AtomicU64, Ordering};
 use crate::width::to_usize;
+use crate::work_memory::{OperationError, WorkAddresses, WorkMemory};
 use rustix::io::Errno;
 use std::fmt;
 use std::ptr::NonNull;
@@ -438,7 +439,7 @@ fn prepare<W: WorkMemory>(
     let frame = unsafe { place.as_mut() };
     let addresses = WorkAddresses::of(&mut frame.work);
     for (nth, queued) in operations.iter().enumerate() {
-        match addresses.descriptor(nth, queued) {
+        match descriptor_of(&addresses, nth, queued) {
             Ok(descriptor) => {
                 frame.descriptors.push(descriptor.with_record(frame.records[nth].address()));
             }

@@ -6,7 +6,8 @@ use crate::dsa::completion::RECORD_BYTES;
 use crate::dsa::descriptor::DsaOpcode;
 use crate::dsa::discovery::WorkQueueMode;
 use crate::dsa::software_portal::{FaultSource, NoFaults, PortalFault, PortalKind};
-use crate::dsa::work::{CacheTarget, DsaOperation, WorkBytes, WorkPlace};
+use crate::dsa::work::{CacheTarget, DsaOperation};
+use crate::work_memory::{WorkBytes, WorkPlace};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
