@@ -10,15 +10,19 @@
 //! # Engines
 //! The CPU does every job of a mover without channels. [`Mover::with_channels`] has some beside it: the [`policy`] decides
 //! which of them does a job, or which steps of it. A [`SoftwareChannel`] is a thread; a `DsaChannel` gives jobs to the work
-//! queue of a DSA device, and was not yet run on silicon. A simulation brings channels of its own, which take
-//! [virtual time](VirtualTime).
+//! queue of a DSA device, and was not yet run on silicon. A `GpuChannel` moves them through the memory of a GPU, and was not yet
+//! run on one. A simulation brings channels of its own, which take [virtual time](VirtualTime).
 
 mod channel;
+#[cfg(not(loom))]
+mod channel_job;
 mod counters;
 #[cfg(not(loom))]
 mod dsa_channel;
 mod engines;
 mod error;
+#[cfg(not(loom))]
+mod gpu_channel;
 mod job;
 mod job_exchange;
 mod memory;
@@ -35,6 +39,8 @@ pub use counters::{ChannelCounters, LARGE_JOB_BYTES, MoverCounters};
 #[cfg(not(loom))]
 pub use dsa_channel::{DsaChannel, DsaChannelError, DsaConfig, DsaCounters, DsaCountersReader};
 pub use error::{InvalidStep, JobNotStarted, StartRefusal};
+#[cfg(not(loom))]
+pub use gpu_channel::{GpuChannel, GpuChannelError, GpuConfig, GpuCounters, GpuCountersReader};
 pub use job::{
     CacheIntent, MemoryNodes, MemoryPlace, MemoryRange, MoveDurability, MoveJob, MoveStep, StepResult,
 };

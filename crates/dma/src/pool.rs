@@ -26,6 +26,8 @@ pub use config::{
 pub use dynamic::{DynamicError, ImportFuture, PinnableMemory, PinnedMemory};
 pub use error::PoolError;
 pub use lookup::{AddressLookup, PageState};
+#[cfg(not(loom))]
+pub use pinner::GpuPinner;
 pub use pinner::{
     MemoryPinner, MlockPinner, NoPinning, NodeRange, PinError, PinToken, PoolClock, SharedPinner,
     SharedRange, SimulatedCosts, SimulatedPinner, UnpinFailure, UringPinner, VfioPinner,

@@ -17,6 +17,13 @@ use headwater_host::shared_memory::SharedMemory;
 
 #[path = "mover/dsa.rs"]
 mod dsa;
+#[path = "mover/gpu.rs"]
+mod gpu;
+#[path = "mover/gpu_memory.rs"]
+mod gpu_memory;
+// By its path: the crate of the fixtures depends on half of the workspace.
+#[path = "../../testkit/src/software_gpu.rs"]
+pub mod software_gpu;
 
 fn noise(bytes: usize, random: &mut fastrand::Rng) -> Vec<u8> {
     (0..bytes).map(|_| random.u8(..)).collect()

@@ -96,6 +96,13 @@ pub trait MoveChannel: Debug + Send {
         let _ = apart;
     }
 
+    /// Returns true if the channel can access the memories of a job, as far as its first and its last step name them. A job that
+    /// it cannot reach is not offered to it.
+    fn can_reach(&mut self, job: &MoveJob) -> bool {
+        let _ = job;
+        true
+    }
+
     /// Returns the page faults; none for a channel that has none.
     fn page_faults(&self) -> PageFaultCounters {
         PageFaultCounters::default()

@@ -44,6 +44,8 @@ pub struct ChannelCounters {
     pub late: u64,
     /// Jobs and parts that a channel refused, and the CPU did.
     pub refused: u64,
+    /// Jobs with memory that a channel cannot access, once for each such channel: it was not offered them.
+    pub unreachable: u64,
     /// Parts that could not be split off, because the steps share a private memory.
     pub not_split: u64,
     /// Operations of channels that ended at a missing page.

@@ -20,7 +20,6 @@
 //! It takes no job back, and it does not wake a sleeping owner: user work queues have no interrupts. An owner with jobs in flight
 //! polls.
 
-mod channel_job;
 mod counters;
 mod round;
 mod settle;
@@ -29,9 +28,9 @@ pub use counters::{DsaCounters, DsaCountersReader};
 
 use super::MoveJob;
 use super::channel::{ChannelRefusal, EndedJob, JobEnd, MoveChannel, PageFaultCounters, RefusedJob};
+use super::channel_job::ChannelJob;
 use super::policy::{CacheWrites, ChannelTraits, MoveOperation, OperationSet};
-use super::run::{flush_done, run_part};
-use channel_job::{ChannelJob, part_of};
+use super::run::flush_done;
 use headwater_host::clock::Nanos;
 use headwater_host::dsa::{
     DsaInstructions, DsaOpcode, DsaOpcodeSet, DsaQueue, OpenQueueError, QueuedOperation, SoftwarePortal,
@@ -216,6 +215,7 @@ impl DsaChannel {
 
     /// Ends a job: done if each step has a result, else abandoned behind those that have one.
     fn end(&mut self, token: u64, mut work: ChannelJob, now: Nanos) {
+        work.finish_begun_step();
         flush_done(&mut work.job);
         let end = if work.is_done() { JobEnd::Done } else { JobEnd::Abandoned };
         if end == JobEnd::Abandoned {
@@ -343,18 +343,5 @@ impl MoveChannel for DsaChannel {
 
     fn wake_descriptor(&self) -> Option<BorrowedFd<'_>> {
         Some(self.wake.as_fd())
-    }
-}
-
-impl ChannelJob {
-    /// Does the next bytes of the present step by the CPU.
-    fn do_by_cpu(&mut self, bytes: usize) {
-        use super::StepResult::{Crc32c, DiffersAt, Done, Equal};
-        let (step, at) = (self.job.steps[self.step()], self.offset);
-        match run_part(&mut self.job, &part_of(&step, at, bytes)) {
-            Done | Equal => self.advance(at + bytes),
-            Crc32c(crc) => self.advance_crc(at + bytes, crc),
-            DiffersAt(here) => self.end_step(DiffersAt(at + here)),
-        }
     }
 }

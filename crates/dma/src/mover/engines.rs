@@ -135,7 +135,7 @@ impl MoveEngines {
         let begun = self.clock.now();
         shape.time_left = job.deadline.map(|deadline| deadline.since(begun));
         let apart = begun.since(std::mem::replace(&mut self.last_run, begun));
-        let plan = self.decide(&shape, |channel| {
+        let plan = self.decide(&shape, job, |channel| {
             let is_awake = channel.is_awake();
             if !is_awake {
                 channel.rouse(apart);
@@ -196,11 +196,14 @@ impl MoveEngines {
     fn decide(
         &mut self,
         shape: &WorkShape,
+        job: &MoveJob,
         mut may_use: impl FnMut(&mut Box<dyn MoveChannel>) -> bool,
     ) -> MovePlan {
         self.loads.clear();
         for UsedChannel { channel, load, rest } in &mut self.channels {
-            let is_usable = *rest == 0 && may_use(channel);
+            let can_reach = *rest > 0 || channel.can_reach(job);
+            self.counters.unreachable += u64::from(!can_reach);
+            let is_usable = *rest == 0 && can_reach && may_use(channel);
             self.loads.push(if is_usable { *load } else { ChannelLoad::UNAVAILABLE });
             if *rest != REST_FOR_EVER {
                 *rest = rest.saturating_sub(1);
@@ -281,7 +284,7 @@ impl MoveEngines {
         let mut shape = shape_of(&job, JobSplit::Forbidden);
         shape.owner = OwnerState::Working;
         shape.time_left = job.deadline.map(|deadline| deadline.since(self.clock.now()));
-        let plan = self.decide(&shape, |_| true);
+        let plan = self.decide(&shape, &job, |_| true);
         let begun = self.clock.now();
         let channel = plan.channel_parts().next().map(|(channel, _)| channel);
         if let Some(channel) = channel {

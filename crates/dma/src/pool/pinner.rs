@@ -10,12 +10,16 @@ use headwater_host::width::to_usize;
 use std::fmt;
 use std::os::fd::BorrowedFd;
 
+#[cfg(not(loom))]
+pub use gpu::GpuPinner;
 pub use mlock::MlockPinner;
 pub use shared::{SharedPinner, SharedRange};
 pub use simulated::{SimulatedCosts, SimulatedPinner, UnpinFailure};
 pub use uring::UringPinner;
 pub use vfio::VfioPinner;
 
+#[cfg(not(loom))]
+mod gpu;
 mod mlock;
 mod shared;
 mod simulated;
@@ -104,6 +108,16 @@ pub enum PinError {
         bytes: usize,
         /// The kernel's error number.
         errno: i32,
+    },
+    /// The driver of a GPU did not register or unregister memory.
+    #[error(
+        "the driver of the GPU refused {bytes} bytes (its error {code}): free memory, or serve without the GPU"
+    )]
+    Gpu {
+        /// Bytes of the range.
+        bytes: usize,
+        /// The driver's error.
+        code: i32,
     },
     /// The pool would pin more than this process may; found before pinning.
     #[error(

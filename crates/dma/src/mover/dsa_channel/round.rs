@@ -4,9 +4,8 @@
 //! one consecutive range of each of its memories; a piece that needs what an earlier one of its round writes, or writes what an
 //! earlier one needs, has a fence.
 
+use super::super::channel_job::{ChannelJob, PlannedPiece, first_same, part_of};
 use super::super::job::{CacheIntent, MemoryPlace, MemoryRange, MoveDurability, MoveStep};
-use super::super::memory::MoveMemory;
-use super::channel_job::{ChannelJob, PlannedPiece, part_of};
 use headwater_host::dsa::{
     CacheTarget, DsaOpcode, DsaOpcodeSet, DsaOperation, OperationFence, QueueLimits, QueuedOperation,
     WorkPlace,
@@ -42,12 +41,7 @@ pub(super) struct RoundPlanner<'a> {
 
 impl<'a> RoundPlanner<'a> {
     pub(super) fn new(work: &'a mut ChannelJob, limits: QueueLimits, opcodes: DsaOpcodeSet) -> Self {
-        let memories = &work.job.memories;
-        let first_same = |nth: usize| match &memories[nth] {
-            shared @ MoveMemory::Shared(_) => memories[..nth].iter().position(|other| other.is_same(shared)),
-            _ => None,
-        };
-        let same = (0..memories.len()).map(|nth| first_same(nth).unwrap_or(nth)).collect();
+        let same = first_same(&work.job.memories);
         Self {
             work,
             limits,

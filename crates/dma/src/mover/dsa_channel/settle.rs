@@ -4,8 +4,8 @@
 //! noted on the way. Invariant: pieces are settled in the order of the steps, each once; the pieces at the end of a round that
 //! have no record are left for the next one.
 
+use super::super::channel_job::{ChannelJob, PlannedPiece};
 use super::super::job::MoveStep;
-use super::channel_job::{ChannelJob, PlannedPiece};
 use headwater_host::dsa::{DsaOpcode, DsaOutcome, NextAction, OperationOutcome};
 
 /// The account of a round.

@@ -41,6 +41,17 @@ impl PolicyConfig {
         if threads == 0 && has_work_queues { Self::default() } else { Self::of_software_channels() }
     }
 
+    /// Returns the settings for channels to GPUs: a bus that carries each byte twice, and some calls of a driver. Not measured.
+    #[must_use]
+    pub fn of_gpus() -> Self {
+        Self {
+            channel_bytes_per_ns: 10.0,
+            channel_fixed_ns: 20_000.0,
+            part_min_bytes: 65_536,
+            ..Self::default()
+        }
+    }
+
     /// Returns the settings for channels that are threads: they begin as fast as the CPU of the owner, behind the time that a
     /// line takes from core to core and back.
     #[must_use]

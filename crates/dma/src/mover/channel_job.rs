@@ -1,10 +1,11 @@
-//! A job on its way through a DSA channel.
+//! A job on its way through a channel to a device.
 //!
 //! Input: a checked job. Output: its memories, piece by piece, for the device; what is done of it. Invariant: the job owns its
-//! memories, and goes with them to the queue, which returns it when the device is done.
+//! memories, and goes with them to the queue or engine, which returns it when the device is done.
 
-use super::super::job::{MemoryPlace, MemoryRange, MoveJob, MoveStep, StepResult};
-use super::super::memory::MoveMemory;
+use super::job::{MemoryPlace, MemoryRange, MoveJob, MoveStep, StepResult};
+use super::memory::MoveMemory;
+use super::run::run_part;
 use crate::iova::RegionPiece;
 use headwater_host::clock::Nanos;
 use headwater_host::copy::join_crc32c;
@@ -120,6 +121,25 @@ impl ChannelJob {
         }
     }
 
+    /// Does the next bytes of the present step by the CPU.
+    pub(super) fn do_by_cpu(&mut self, bytes: usize) {
+        use StepResult::{Crc32c, DiffersAt, Done, Equal};
+        let (step, at) = (self.job.steps[self.step()], self.offset);
+        match run_part(&mut self.job, &part_of(&step, at, bytes)) {
+            Done | Equal => self.advance(at + bytes),
+            Crc32c(crc) => self.advance_crc(at + bytes, crc),
+            DiffersAt(here) => self.end_step(DiffersAt(at + here)),
+        }
+    }
+
+    /// Does the rest of a step by the CPU, if the device did its first bytes. The mover, which gets the job, would begin the
+    /// step again, and a later step may have written what those bytes were read from.
+    pub(super) fn finish_begun_step(&mut self) {
+        if self.offset > 0 {
+            self.do_by_cpu(self.job.steps[self.step()].bytes() - self.offset);
+        }
+    }
+
     /// Ends the present step.
     pub(super) fn end_step(&mut self, result: StepResult) {
         self.job.results.push(result);
@@ -158,6 +178,15 @@ fn lent_bytes(lent: &mut LentBytes) -> WorkBytes<'_> {
     } else {
         WorkBytes::ReadOnly(lent.as_bytes())
     }
+}
+
+/// Returns for each memory the first one that is the same.
+pub(super) fn first_same(memories: &[MoveMemory]) -> Vec<usize> {
+    let first_same = |nth: usize| match &memories[nth] {
+        shared @ MoveMemory::Shared(_) => memories[..nth].iter().position(|other| other.is_same(shared)),
+        _ => None,
+    };
+    (0..memories.len()).map(|nth| first_same(nth).unwrap_or(nth)).collect()
 }
 
 /// Returns a part of a step, as a step. One that computes a CRC computes that of the part; the first part continues the seed.
