@@ -1,7 +1,8 @@
 //! The preload library of the transparent mode: it stands between a program and the functions of the C library that move
 //! bytes.
 //!
-//! Input: calls of `memcpy`, `memmove`, `memset` and `memcmp`, of `pread` and `pwrite`, and of `close`, by a program that
+//! Input: calls of `memcpy`, `memmove`, `memset`, `memcmp` and their relatives, of `pread` and `pwrite`, and of the functions that
+//! close descriptors, by a program that
 //! knows nothing of this library (`headwater run --mover -- PROGRAM`). Output: the same effects, long ones by kernels of this
 //! library. Invariants: no function allocates, takes a lock, or uses thread-local storage, so that each may be called from a
 //! signal handler, from an allocator, after a fork, and before this library is initialised; what is not plainly safe is done
@@ -14,6 +15,7 @@
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu"))]
 mod mover {
+    pub mod close_functions;
     mod dax_transfer;
     pub mod file_functions;
     pub mod memory_functions;
@@ -31,4 +33,4 @@ mod mover {
 }
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu"))]
-pub use mover::{file_functions, memory_functions};
+pub use mover::{close_functions, file_functions, memory_functions};

@@ -93,6 +93,18 @@ fn memory_functions_match_a_byte_loop() {
 }
 
 #[test]
+fn relatives_of_memory_functions_match_a_byte_loop() {
+    let plain = CProgram::compile("relatives", &[]);
+    let counters = plain.run(&[], "relatives are as a byte loop leaves them");
+    assert_eq!((counters["moves"], counters["compares"]), (0, 0));
+    let long =
+        plain.with("HEADWATER_PRELOAD_STREAM_BYTES", "256").with("HEADWATER_PRELOAD_COMPARE_BYTES", "256");
+    std::fs::remove_file(long.path("report")).unwrap();
+    let counters = long.run(&[], "relatives are as a byte loop leaves them");
+    assert!(counters["moves"] > 100 && counters["compares"] > 100, "{counters:?}");
+}
+
+#[test]
 fn long_memory_functions_match_a_byte_loop() {
     let program = CProgram::compile("memory", &[])
         .with("HEADWATER_PRELOAD_STREAM_BYTES", "256")
@@ -196,6 +208,14 @@ fn descriptors_that_ask_for_more_than_a_mapping_are_left_to_the_kernel() {
     std::fs::remove_file(program.path("report")).unwrap();
     let counters = program.run(&["file", "synchronous"], "descriptors did what they promise");
     assert_eq!((counters["mapped_writes"], counters["kernel_flags"]), (0, 50), "{counters:?}");
+}
+
+#[test]
+fn locks_end_with_each_way_to_close_a_file() {
+    let program = CProgram::compile("closes", &[]).with("HEADWATER_PRELOAD_FILES", "any");
+    let counters = program.run(&["file"], "locks ended with their files");
+    // One for each way, one for the copy of a descriptor, and one for the calls that close nothing.
+    assert_eq!((counters["maps_plain"], counters["maps_removed"]), (7, 7), "{counters:?}");
 }
 
 #[test]

@@ -17,7 +17,7 @@
 use super::counters::{COUNTERS, count};
 use super::fault_fixup::{PageGone, is_guarded, load, store};
 use super::mapped_files::{
-    AccessWanted, FileIdentity, FreshMapping, MappingUse, find, forget, is_empty, keep, unmap,
+    AccessWanted, FileIdentity, FreshMapping, MappingUse, find, forget, forget_all, is_empty, keep, unmap,
 };
 use rustix::fs::{
     AtFlags, OFlags, SealFlags, Statx, StatxAttributes, StatxFlags, fcntl_get_seals, fcntl_getfl, fstatfs,
@@ -275,5 +275,12 @@ pub(super) fn forget_descriptor(descriptor: c_int) {
     let file = unsafe { BorrowedFd::borrow_raw(descriptor) };
     if let Some(status) = status_of(file) {
         forget(identity_of(&status));
+    }
+}
+
+/// Removes all mappings, because files of unknown descriptors are about to be closed. Other descriptors make new ones.
+pub(super) fn forget_descriptors() {
+    if !is_empty() {
+        forget_all();
     }
 }

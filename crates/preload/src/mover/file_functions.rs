@@ -3,8 +3,8 @@
 //! Input: what a program passes. Output: what the C library would do: a long positioned read or write of a file on persistent
 //! memory through a mapping, everything else by the C library.
 
-use super::dax_transfer::{ProgramRange, TransferDirection, forget_descriptor, transfer};
-use super::next_functions::{NEXT_CLOSE, NEXT_PREAD, NEXT_PWRITE, next_close, next_read, next_write};
+use super::dax_transfer::{ProgramRange, TransferDirection, transfer};
+use super::next_functions::{NEXT_PREAD, NEXT_PWRITE, next_read, next_write};
 use std::ffi::{c_int, c_void};
 
 /// Reads from a file at an offset.
@@ -81,22 +81,4 @@ pub unsafe extern "C" fn pwrite64(
 ) -> isize {
     // SAFETY: the caller promises the same.
     unsafe { pwrite(descriptor, buffer, bytes, offset) }
-}
-
-/// Closes a descriptor. Its file is not mapped any more, so that a deleted file returns its space.
-///
-/// # Safety
-/// As for the C library's function.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn close(descriptor: c_int) -> c_int {
-    forget_descriptor(descriptor);
-    match next_close(&NEXT_CLOSE) {
-        // SAFETY: the caller promises the same.
-        Some(next) => unsafe { next(descriptor) },
-        None => {
-            // SAFETY: as above.
-            let closed = unsafe { libc::syscall(libc::SYS_close, descriptor) };
-            c_int::try_from(closed).unwrap_or(-1)
-        }
-    }
 }

@@ -224,6 +224,11 @@ pub(super) fn forget(identity: FileIdentity) {
     }
 }
 
+/// Retires every mapping.
+pub(super) fn forget_all() {
+    FILES.iter().for_each(MappedFile::retire);
+}
+
 /// Returns true if there is no mapping.
 pub(super) fn is_empty() -> bool {
     FILES_USED.load(Ordering::Relaxed) == 0

@@ -3,7 +3,7 @@
 //! Input: what a program passes. Output: what the C library would do. Up to 128 bytes a kernel that stands here, as short as
 //! that of the C library; above that the C library's function, and from a threshold on the kernels of this library
 //! that pass the cache by. Invariant: the entry points are written in instructions, because they run before this library is
-//! relocated: they use no table of addresses, no stack and no other function of the C library.
+//! relocated: they use no table of addresses and no other function of the C library, and only `mempcpy` uses the stack.
 //!
 //! `memcpy` is `memmove`: programs that were linked against a C library before 2.14 rely on that.
 
@@ -295,6 +295,25 @@ unsafe extern "C" fn fill_checked(to: *mut c_void, value: c_int, bytes: usize) -
     fill_body!()
 }
 
+/// The body of `memcmp`.
+macro_rules! compare_body {
+    () => {
+        naked_asm!(
+            "endbr64",
+            "cmp rdx, qword ptr [rip + {compare_bytes}]",
+            "jae {large}",
+            "mov r11, qword ptr [rip + {next}]",
+            "test r11, r11",
+            "jz {plain}",
+            "jmp r11",
+            compare_bytes = sym COMPARE_BYTES,
+            large = sym compare_large,
+            next = sym NEXT_MEMCMP,
+            plain = sym super::kernels::compare_plain,
+        )
+    };
+}
+
 /// Compares two ranges. Returns a number below, at or above 0, as the first bytes that differ compare.
 ///
 /// # Safety
@@ -302,17 +321,60 @@ unsafe extern "C" fn fill_checked(to: *mut c_void, value: c_int, bytes: usize) -
 #[cfg_attr(not(test), unsafe(no_mangle))]
 #[unsafe(naked)]
 pub unsafe extern "C" fn memcmp(one: *const c_void, other: *const c_void, bytes: usize) -> c_int {
+    compare_body!()
+}
+
+/// Compares two ranges. Returns 0 if they are alike, as [`memcmp`] does.
+///
+/// # Safety
+/// As for the C library's function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+#[unsafe(naked)]
+pub unsafe extern "C" fn bcmp(one: *const c_void, other: *const c_void, bytes: usize) -> c_int {
+    compare_body!()
+}
+
+/// Copies bytes as [`memcpy`] does. Returns the address behind the copy.
+///
+/// # Safety
+/// As for the C library's function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+#[unsafe(naked)]
+pub unsafe extern "C" fn mempcpy(to: *mut c_void, from: *const c_void, bytes: usize) -> *mut c_void {
     naked_asm!(
         "endbr64",
-        "cmp rdx, qword ptr [rip + {compare_bytes}]",
-        "jae {large}",
-        "mov r11, qword ptr [rip + {next}]",
-        "test r11, r11",
-        "jz {plain}",
-        "jmp r11",
-        compare_bytes = sym COMPARE_BYTES,
-        large = sym compare_large,
-        next = sym NEXT_MEMCMP,
-        plain = sym super::kernels::compare_plain,
+        "lea rax, [rdi + rdx]",
+        // The only use of the stack: the copy leaves by another function's return.
+        "push rax",
+        "call {copy}",
+        "pop rax",
+        "ret",
+        copy = sym move_checked,
+    )
+}
+
+/// Copies bytes as [`mempcpy`] does, checked as [`__memcpy_chk`] is.
+///
+/// # Safety
+/// As for [`mempcpy`].
+#[cfg_attr(not(test), unsafe(no_mangle))]
+#[unsafe(naked)]
+pub unsafe extern "C" fn __mempcpy_chk(
+    to: *mut c_void,
+    from: *const c_void,
+    bytes: usize,
+    to_bytes: usize,
+) -> *mut c_void {
+    naked_asm!(
+        "endbr64",
+        "cmp rcx, rdx",
+        "jb {fail}",
+        "lea rax, [rdi + rdx]",
+        "push rax",
+        "call {copy}",
+        "pop rax",
+        "ret",
+        copy = sym move_checked,
+        fail = sym chk_fail,
     )
 }
