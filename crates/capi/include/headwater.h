@@ -660,11 +660,12 @@ typedef struct hw_step_result {
 typedef struct hw_mover_settings {
   // Bytes of this struct. hw_mover_settings_init sets it.
   size_t struct_bytes;
-  // Threads that do jobs, or parts of jobs, beside the thread that calls. With 0 and without work queues the caller does
-  // everything, and hw_mover_start does the job before it returns. At most 16, work queues included.
+  // Threads that do jobs, or parts of jobs, beside the thread that calls. With 0 and without work queues and GPUs the caller
+  // does everything, and hw_mover_start does the job before it returns. At most 16, work queues and GPUs included.
   uint32_t threads;
-  // 0.
-  uint32_t reserved;
+  // GPUs whose copy engines do copies and fills, the first ones; not yet run on a GPU. They reach memory that
+  // hw_mover_register registered, and buffers of devices.
+  uint32_t gpus;
   // Work queues of DSA devices, not yet run on silicon: names as "wq0.0,wq1.0", each of which must be usable; "all" for
   // each that this process may use; "software" for a thread that takes the same descriptors, for tests. Null for none.
   // The string stays the caller's; it is read only by hw_mover_open.
@@ -675,9 +676,9 @@ typedef struct hw_mover_settings {
   uint64_t threshold_bytes;
   // Bytes that the caller is expected to move in a microsecond.
   uint64_t cpu_bytes_per_us;
-  // Bytes that a thread or a work queue is expected to move in a microsecond.
+  // Bytes that a thread, a work queue or a GPU is expected to move in a microsecond.
   uint64_t channel_bytes_per_us;
-  // Nanoseconds that a thread or a work queue is expected to take before its first byte.
+  // Nanoseconds that a thread, a work queue or a GPU is expected to take before its first byte.
   uint64_t channel_fixed_ns;
 } hw_mover_settings;
 
@@ -691,15 +692,15 @@ typedef struct hw_mover_totals {
   uint64_t small_jobs;
   // Bytes of their steps.
   uint64_t small_bytes;
-  // Jobs and parts of jobs that threads and work queues took.
+  // Jobs and parts of jobs that threads, work queues and GPUs took.
   uint64_t channel_jobs;
   // Bytes of their steps.
   uint64_t channel_bytes;
   // Parts that the caller took back, because they were not begun in time.
   uint64_t taken_back;
-  // Jobs and parts that a thread or a work queue abandoned, and the caller did.
+  // Jobs and parts that a thread, a work queue or a GPU abandoned, and the caller did.
   uint64_t abandoned;
-  // Jobs and parts that a thread or a work queue refused, and the caller did.
+  // Jobs and parts that a thread, a work queue or a GPU refused, and the caller did.
   uint64_t refused;
   // Operations of work queues that ended at a missing page.
   uint64_t page_faults;
@@ -713,6 +714,8 @@ typedef struct hw_mover_totals {
   uint64_t passed_over_decisions;
   // Decisions about jobs whose time limit no engine was expected to meet for certain.
   uint64_t missed_limit_decisions;
+  // Jobs with memory that a GPU cannot access, once for each GPU: they were not offered to it.
+  uint64_t unreachable;
 } hw_mover_totals;
 
 #ifdef __cplusplus
@@ -1325,15 +1328,16 @@ enum hw_code hw_move_job_result(struct hw_move_job *job,
 enum hw_code hw_move_job_promise(struct hw_move_job *job,
                                  uint32_t *promise);
 
-// Writes settings of a mover without threads and work queues. `settings_bytes` is sizeof(hw_mover_settings).
+// Writes settings of a mover without threads, work queues and GPUs. `settings_bytes` is sizeof(hw_mover_settings).
 //
 // Pointers:
 // A `settings` that is neither null nor misaligned is valid for writes of `settings_bytes` bytes.
-enum hw_code hw_mover_settings_init(struct hw_mover_settings *settings, size_t settings_bytes);
+enum hw_code hw_mover_settings_init(struct hw_mover_settings *settings,
+                                    size_t settings_bytes);
 
-// Opens a mover and writes its handle to `out`. Null `settings` name one without threads and work queues. Threads can share
-// a mover; their calls take turns, but a thread that waits for a ticket holds up no other one. A child of this process cannot
-// use it. hw_mover_close closes it. HW_CODE_DEVICE if a work queue cannot be used.
+// Opens a mover and writes its handle to `out`. Null `settings` name one without threads, work queues and GPUs. Threads can
+// share a mover; their calls take turns, but a thread that waits for a ticket holds up no other one. A child of this process
+// cannot use it. hw_mover_close closes it. HW_CODE_DEVICE if a work queue or a GPU cannot be used.
 //
 // Pointers:
 // A `settings` that is not null was filled by hw_mover_settings_init, its `work_queues` null or a string. An `out` that is
@@ -1343,6 +1347,19 @@ enum hw_code hw_mover_open(const struct hw_mover_settings *settings,
 
 // Closes a mover. HW_CODE_BUSY, and the mover stays open, while a thread uses it, or a job was started and not taken.
 enum hw_code hw_mover_close(struct hw_mover *mover);
+
+// Lets the GPUs of a mover access memory of the program: locks its pages, which takes about as long as writing them. The
+// program calls hw_mover_unregister before it frees the memory. HW_CODE_UNSUPPORTED if the mover has no GPUs; HW_CODE_DEVICE if
+// the driver refuses, also because a part of the range is registered.
+enum hw_code hw_mover_register(struct hw_mover *mover,
+                               void *memory,
+                               size_t bytes);
+
+// Ends what hw_mover_register began, for the same memory and length. HW_CODE_BUSY, and the memory stays registered, while a job
+// of the mover was started and not taken.
+enum hw_code hw_mover_unregister(struct hw_mover *mover,
+                                 void *memory,
+                                 size_t bytes);
 
 // Does a job, and returns when it is done: the policy decides which steps threads and work queues do beside the caller.
 // hw_move_job_result returns its results.

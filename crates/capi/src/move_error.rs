@@ -6,6 +6,7 @@
 use crate::code::ResultCode;
 use headwater_dma::mover::{ChannelStartError, InvalidStep, StartRefusal};
 use headwater_host::clock::Nanos;
+use headwater_host::gpu::OpenGpuError;
 use headwater_host::wake::WakeError;
 
 /// The reason for which a call on a mover or a job failed.
@@ -46,15 +47,25 @@ pub(crate) enum MoveCallError {
     NoneEnded,
     #[error("{jobs} jobs were started and not taken: wait for their tickets, then close the mover")]
     JobsStarted { jobs: usize },
+    #[error("{jobs} jobs were started and not taken: wait for their tickets, then unregister the memory")]
+    JobsUseMemory { jobs: usize },
     #[error(
         "{0} names no work queue: pass null, \"all\", \"software\", or names with commas between them, as \
          \"wq0.0,wq1.0\""
     )]
     QueueNames(String),
-    #[error("{asked} threads and work queues: a mover has at most {most}, so name fewer")]
+    #[error("{asked} threads, work queues and GPUs: a mover has at most {most}, so name fewer")]
     TooManyChannels { asked: usize, most: usize },
     #[error("{0}")]
     WorkQueue(String),
+    #[error("{0}")]
+    Gpu(String),
+    #[error("the mover has no GPU, which alone needs registered memory: open it with gpus above 0")]
+    NoGpu,
+    #[error(
+        "{bytes} bytes at {address:#x}: {reason}; register each range once, and unregister what was registered"
+    )]
+    Registration { address: usize, bytes: usize, reason: String },
     #[error("{0}")]
     Channel(#[from] ChannelStartError),
     #[error("{0}")]
@@ -71,6 +82,12 @@ impl From<StartRefusal> for MoveCallError {
     }
 }
 
+impl From<OpenGpuError> for MoveCallError {
+    fn from(error: OpenGpuError) -> Self {
+        Self::Gpu(error.to_string())
+    }
+}
+
 impl MoveCallError {
     pub(crate) fn code(&self) -> ResultCode {
         match self {
@@ -79,13 +96,14 @@ impl MoveCallError {
             Self::StepOverflow { .. } | Self::MemoryOverflow { .. } => ResultCode::Overflow,
             Self::MemoryOverlap { .. } => ResultCode::Overlap,
             Self::JobFull { .. } => ResultCode::TooManyPools,
-            Self::JobRuns | Self::JobsStarted { .. } => ResultCode::Busy,
+            Self::JobRuns | Self::JobsStarted { .. } | Self::JobsUseMemory { .. } => ResultCode::Busy,
             Self::NoStep { .. } | Self::NotRun { .. } => ResultCode::Unknown,
             Self::Full { .. } | Self::NoneEnded => ResultCode::WouldBlock,
             Self::OtherMover => ResultCode::Argument,
             Self::NotEnded { .. } => ResultCode::Timeout,
             Self::QueueNames(_) | Self::TooManyChannels { .. } => ResultCode::Config,
-            Self::WorkQueue(_) => ResultCode::Device,
+            Self::WorkQueue(_) | Self::Gpu(_) | Self::Registration { .. } => ResultCode::Device,
+            Self::NoGpu => ResultCode::Unsupported,
             Self::Channel(ChannelStartError::Thread(_)) => ResultCode::NoThread,
             Self::Channel(ChannelStartError::Wake(_)) | Self::Wake(_) => ResultCode::Other,
         }
@@ -143,9 +161,17 @@ mod tests {
             (MoveCallError::NotEnded { waited: Nanos(5) }, ResultCode::Timeout, "5 ns"),
             (MoveCallError::NoneEnded, ResultCode::WouldBlock, "poll again"),
             (MoveCallError::JobsStarted { jobs: 2 }, ResultCode::Busy, "wait for"),
+            (MoveCallError::JobsUseMemory { jobs: 2 }, ResultCode::Busy, "then unregister"),
             (MoveCallError::QueueNames("x".to_owned()), ResultCode::Config, "wq0.0"),
             (MoveCallError::TooManyChannels { asked: 20, most: 16 }, ResultCode::Config, "fewer"),
             (MoveCallError::WorkQueue("no bus".to_owned()), ResultCode::Device, "no bus"),
+            (OpenGpuError::NoGpu.into(), ResultCode::Device, "nvidia-smi"),
+            (MoveCallError::NoGpu, ResultCode::Unsupported, "gpus above 0"),
+            (
+                MoveCallError::Registration { address: 1, bytes: 2, reason: "known".to_owned() },
+                ResultCode::Device,
+                "register each range once",
+            ),
             (no_thread.into(), ResultCode::NoThread, "ulimit -u"),
             (ChannelStartError::Wake(wake()).into(), ResultCode::Other, "ulimit -n"),
             (wake().into(), ResultCode::Other, "ulimit -n"),

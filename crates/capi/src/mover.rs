@@ -14,7 +14,8 @@ use crate::shared_mover::{MoveTicketHandle, MoverState, SharedMover};
 use crate::statistics::write_prefix;
 use headwater_dma::mover::policy::DecisionReason;
 use headwater_host::clock::{Clock, Nanos};
-use std::ffi::c_int;
+use headwater_host::pinning::MemoryRange;
+use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
 /// Maximum number of movers that C can have open at a time.
@@ -40,15 +41,15 @@ pub struct MoverTotals {
     pub small_jobs: u64,
     /// Bytes of their steps.
     pub small_bytes: u64,
-    /// Jobs and parts of jobs that threads and work queues took.
+    /// Jobs and parts of jobs that threads, work queues and GPUs took.
     pub channel_jobs: u64,
     /// Bytes of their steps.
     pub channel_bytes: u64,
     /// Parts that the caller took back, because they were not begun in time.
     pub taken_back: u64,
-    /// Jobs and parts that a thread or a work queue abandoned, and the caller did.
+    /// Jobs and parts that a thread, a work queue or a GPU abandoned, and the caller did.
     pub abandoned: u64,
-    /// Jobs and parts that a thread or a work queue refused, and the caller did.
+    /// Jobs and parts that a thread, a work queue or a GPU refused, and the caller did.
     pub refused: u64,
     /// Operations of work queues that ended at a missing page.
     pub page_faults: u64,
@@ -62,6 +63,8 @@ pub struct MoverTotals {
     pub passed_over_decisions: u64,
     /// Decisions about jobs whose time limit no engine was expected to meet for certain.
     pub missed_limit_decisions: u64,
+    /// Jobs with memory that a GPU cannot access, once for each GPU: they were not offered to it.
+    pub unreachable: u64,
 }
 
 impl MoverTotals {
@@ -85,6 +88,7 @@ impl MoverTotals {
             ended: ended as u64,
             passed_over_decisions: decisions.of(DecisionReason::Deadline),
             missed_limit_decisions: decisions.of(DecisionReason::DeadlineMissed),
+            unreachable: channels.unreachable,
         }
     }
 }
@@ -93,9 +97,9 @@ fn find(mover: *const MoverHandle) -> Result<Arc<SharedMover>, CallError> {
     MOVERS.with_waiting(mover, |shared| Ok(Arc::clone(shared)))
 }
 
-/// Opens a mover and writes its handle to `out`. Null `settings` name one without threads and work queues. Threads can share
-/// a mover; their calls take turns, but a thread that waits for a ticket holds up no other one. A child of this process cannot
-/// use it. hw_mover_close closes it. HW_CODE_DEVICE if a work queue cannot be used.
+/// Opens a mover and writes its handle to `out`. Null `settings` name one without threads, work queues and GPUs. Threads can
+/// share a mover; their calls take turns, but a thread that waits for a ticket holds up no other one. A child of this process
+/// cannot use it. hw_mover_close closes it. HW_CODE_DEVICE if a work queue or a GPU cannot be used.
 ///
 /// # Safety
 /// A `settings` that is not null was filled by hw_mover_settings_init, its `work_queues` null or a string. An `out` that is
@@ -110,8 +114,9 @@ pub unsafe extern "C" fn hw_mover_open(
         let out = unsafe { OutPointer::at(out, "out") }?;
         let clock = Clock::start();
         // SAFETY: the caller's promise.
-        let mover = unsafe { HwMoverSettings::open(settings, clock) }?;
-        let shared = SharedMover::new(mover, clock).map_err(MoveCallError::from)?;
+        let (mover, registrations) = unsafe { HwMoverSettings::open(settings, clock) }?;
+        let mut shared = SharedMover::new(mover, clock).map_err(MoveCallError::from)?;
+        shared.registrations = registrations;
         out.write(MOVERS.add(Arc::new(shared))?);
         Ok(())
     })
@@ -121,6 +126,41 @@ pub unsafe extern "C" fn hw_mover_open(
 #[unsafe(no_mangle)]
 pub extern "C" fn hw_mover_close(mover: *mut MoverHandle) -> ResultCode {
     run_call(|| MOVERS.remove_if(mover, |shared| shared.close()).map(drop))
+}
+
+/// Lets the GPUs of a mover access memory of the program: locks its pages, which takes about as long as writing them. The
+/// program calls hw_mover_unregister before it frees the memory. HW_CODE_UNSUPPORTED if the mover has no GPUs; HW_CODE_DEVICE if
+/// the driver refuses, also because a part of the range is registered.
+#[unsafe(no_mangle)]
+pub extern "C" fn hw_mover_register(
+    mover: *mut MoverHandle,
+    memory: *mut c_void,
+    bytes: usize,
+) -> ResultCode {
+    run_call(|| find(mover)?.register(program_range(memory, bytes)?))
+}
+
+/// Ends what hw_mover_register began, for the same memory and length. HW_CODE_BUSY, and the memory stays registered, while a job
+/// of the mover was started and not taken.
+#[unsafe(no_mangle)]
+pub extern "C" fn hw_mover_unregister(
+    mover: *mut MoverHandle,
+    memory: *mut c_void,
+    bytes: usize,
+) -> ResultCode {
+    run_call(|| find(mover)?.unregister(program_range(memory, bytes)?))
+}
+
+/// Returns a range of the program's memory, which is not accessed here.
+fn program_range(memory: *mut c_void, bytes: usize) -> Result<MemoryRange, MoveCallError> {
+    let address = memory.expose_provenance();
+    if bytes == 0 {
+        return Err(MoveCallError::EmptyMemory);
+    }
+    if address.checked_add(bytes).is_none() {
+        return Err(MoveCallError::MemoryOverflow { address, bytes });
+    }
+    Ok(MemoryRange::at(address, bytes))
 }
 
 /// Does a job, and returns when it is done: the policy decides which steps threads and work queues do beside the caller.

@@ -1,15 +1,17 @@
-//! The channels of a mover that C opens: threads, and work queues of DSA devices.
+//! The channels of a mover that C opens: threads, work queues of DSA devices, and GPUs.
 //!
-//! Input: a number of threads, names of work queues. Output: channels. Invariant: a mover that was told to use a work queue
-//! has it, or is not opened.
+//! Input: a number of threads, names of work queues, a number of GPUs. Output: channels. Invariant: a mover that was told to use
+//! a work queue or a GPU has it, or is not opened.
 
 use crate::move_error::MoveCallError;
 use headwater_dma::mover::policy::CHANNELS_MAX;
-use headwater_dma::mover::{DsaChannel, DsaConfig, MoveChannel, SoftwareChannel};
+use headwater_dma::mover::{DsaChannel, DsaConfig, GpuChannel, GpuConfig, MoveChannel, SoftwareChannel};
 use headwater_host::clock::{Clock, Nanos};
 use headwater_host::dsa::{
     DsaInstructions, DsaRoots, NoFaults, PortalKind, SoftwarePortal, WorkQueueInfo, WorkQueueMode, discover,
 };
+use headwater_host::gpu::{GpuDriver, HostRegistrations, OpenGpuError};
+use std::path::Path;
 
 /// The portal that stands for a work queue in programs that test without a device.
 const SOFTWARE_QUEUE: PortalKind =
@@ -82,6 +84,31 @@ pub(crate) fn open_channels(
     Ok(channels)
 }
 
+/// Opens a channel to each of the first `count` GPUs of a driver. Returns the memory that they can reach; `None` for no GPUs.
+pub(crate) fn open_gpus(
+    count: usize,
+    library: &Path,
+    channels: &mut Vec<Box<dyn MoveChannel>>,
+) -> Result<Option<HostRegistrations>, MoveCallError> {
+    let asked = channels.len().saturating_add(count);
+    if asked > CHANNELS_MAX {
+        return Err(MoveCallError::TooManyChannels { asked, most: CHANNELS_MAX });
+    }
+    if count == 0 {
+        return Ok(None);
+    }
+    let driver = GpuDriver::open(library)?;
+    if count > driver.gpus().len() {
+        return Err(OpenGpuError::NoSuchGpu { asked: count - 1, found: driver.gpus().len() }.into());
+    }
+    let registrations = HostRegistrations::open(&driver)?;
+    for gpu in 0..count {
+        let channel = GpuChannel::open(&driver, gpu, registrations.clone(), GpuConfig::default());
+        channels.push(Box::new(channel.map_err(|error| MoveCallError::Gpu(error.to_string()))?));
+    }
+    Ok(Some(registrations))
+}
+
 /// Opens the named queues, and as many of all as a mover has channels.
 fn open_work_queues(
     queues: &WorkQueueChoice,
@@ -127,7 +154,31 @@ fn open_work_queues(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use headwater_testkit::software_gpu::SoftwareGpu;
     use headwater_testkit::work_queue_folders::make_work_queue;
+
+    #[test]
+    fn gpus_are_channels_up_to_those_of_the_driver_and_the_most_of_a_mover() {
+        let library = SoftwareGpu::with_faults("devices 2");
+        let open = |count| {
+            let mut channels = Vec::new();
+            open_gpus(count, &library.library(), &mut channels)
+                .map(|registrations| (channels.len(), registrations.is_some()))
+        };
+        assert_eq!(open(0).unwrap(), (0, false));
+        assert_eq!(open(2).unwrap(), (2, true));
+        let few = open(3).unwrap_err();
+        assert!(few.to_string().contains("there is no GPU 2: the driver knows 2"), "{few}");
+        for many in [CHANNELS_MAX + 1, usize::MAX] {
+            assert!(matches!(open(many), Err(MoveCallError::TooManyChannels { .. })), "{many}");
+        }
+        let missing = open_gpus(1, Path::new("/nowhere/libcuda.so.1"), &mut Vec::new()).unwrap_err();
+        assert!(missing.to_string().contains("install the driver"), "{missing}");
+        let broken = SoftwareGpu::with_faults("fail cuStreamCreate 2 2");
+        let error = open_gpus(1, &broken.library(), &mut Vec::new()).unwrap_err();
+        assert!(error.to_string().contains("CUDA_ERROR_OUT_OF_MEMORY"), "{error}");
+        assert_eq!(broken.misuses(), [""; 0]);
+    }
 
     #[test]
     fn names_of_work_queues_are_read_and_everything_else_is_refused() {

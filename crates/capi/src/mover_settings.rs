@@ -7,12 +7,13 @@ use crate::call_error::CallError;
 use crate::code::ResultCode;
 use crate::ffi::{read_sized, run_call, write_sized};
 use crate::move_error::MoveCallError;
-use crate::mover_channels::{WorkQueueChoice, open_channels};
+use crate::mover_channels::{WorkQueueChoice, open_channels, open_gpus};
 use crate::pool_settings::HW_UNSET;
 use headwater_dma::mover::policy::{MoveDirection, PolicyConfig};
 use headwater_dma::mover::{LARGE_JOB_BYTES, Mover};
 use headwater_host::clock::{Clock, Nanos};
 use headwater_host::dsa::DsaRoots;
+use headwater_host::gpu::{HostRegistrations, library_path};
 use std::ffi::{CStr, c_char};
 
 /// The time that a thread of a mover polls before it sleeps, unless it is named.
@@ -27,11 +28,12 @@ const BYTES_PER_US_MAX: u64 = 1_000_000_000;
 pub struct HwMoverSettings {
     /// Bytes of this struct. hw_mover_settings_init sets it.
     pub struct_bytes: usize,
-    /// Threads that do jobs, or parts of jobs, beside the thread that calls. With 0 and without work queues the caller does
-    /// everything, and hw_mover_start does the job before it returns. At most 16, work queues included.
+    /// Threads that do jobs, or parts of jobs, beside the thread that calls. With 0 and without work queues and GPUs the caller
+    /// does everything, and hw_mover_start does the job before it returns. At most 16, work queues and GPUs included.
     pub threads: u32,
-    /// 0.
-    pub reserved: u32,
+    /// GPUs whose copy engines do copies and fills, the first ones; not yet run on a GPU. They reach memory that
+    /// hw_mover_register registered, and buffers of devices.
+    pub gpus: u32,
     /// Work queues of DSA devices, not yet run on silicon: names as "wq0.0,wq1.0", each of which must be usable; "all" for
     /// each that this process may use; "software" for a thread that takes the same descriptors, for tests. Null for none.
     /// The string stays the caller's; it is read only by hw_mover_open.
@@ -42,9 +44,9 @@ pub struct HwMoverSettings {
     pub threshold_bytes: u64,
     /// Bytes that the caller is expected to move in a microsecond.
     pub cpu_bytes_per_us: u64,
-    /// Bytes that a thread or a work queue is expected to move in a microsecond.
+    /// Bytes that a thread, a work queue or a GPU is expected to move in a microsecond.
     pub channel_bytes_per_us: u64,
-    /// Nanoseconds that a thread or a work queue is expected to take before its first byte.
+    /// Nanoseconds that a thread, a work queue or a GPU is expected to take before its first byte.
     pub channel_fixed_ns: u64,
 }
 
@@ -55,7 +57,7 @@ impl HwMoverSettings {
         Self {
             struct_bytes: size_of::<Self>(),
             threads: 0,
-            reserved: 0,
+            gpus: 0,
             work_queues: std::ptr::null(),
             spin_ns: HW_UNSET,
             threshold_bytes: HW_UNSET,
@@ -70,28 +72,33 @@ impl HwMoverSettings {
     /// # Safety
     /// A pointer that is neither null nor misaligned points to a `usize`; if its value is the length of an
     /// [`HwMoverSettings`], the pointer points to one, whose `work_queues` is null or points to a string.
-    pub(crate) unsafe fn open(settings: *const Self, clock: Clock) -> Result<Mover, CallError> {
+    pub(crate) unsafe fn open(
+        settings: *const Self,
+        clock: Clock,
+    ) -> Result<(Mover, Option<HostRegistrations>), CallError> {
         if settings.is_null() {
-            return Ok(Mover::default());
+            return Ok((Mover::default(), None));
         }
         // SAFETY: the caller's promise.
         let passed = unsafe { read_sized(settings, "settings") }?;
-        if passed.reserved != 0 {
-            let value = passed.reserved.into();
-            return Err(CallError::InvalidValue { field: "reserved", value, choice: "0" });
-        }
         // SAFETY: the caller's promise about the string.
         let queues = unsafe { parse_queues(passed.work_queues) }?;
         let policy = passed.policy(&queues)?;
         let spin = if passed.spin_ns == HW_UNSET { SPIN } else { Nanos(passed.spin_ns) };
         // A number that does not fit is too many.
         let threads = usize::try_from(passed.threads).unwrap_or(usize::MAX);
-        let channels = open_channels((threads, spin), &queues, &DsaRoots::default(), clock)?;
-        Ok(Mover::with_channels(channels, policy, clock))
+        let mut channels = open_channels((threads, spin), &queues, &DsaRoots::default(), clock)?;
+        let gpus = usize::try_from(passed.gpus).unwrap_or(usize::MAX);
+        let registrations = open_gpus(gpus, &library_path(), &mut channels)?;
+        Ok((Mover::with_channels(channels, policy, clock), registrations))
     }
 
     fn policy(&self, queues: &WorkQueueChoice) -> Result<PolicyConfig, CallError> {
-        let mut policy = PolicyConfig::of_channels(self.threads, !queues.is_empty());
+        let mut policy = if self.gpus > 0 && self.threads == 0 && queues.is_empty() {
+            PolicyConfig::of_gpus()
+        } else {
+            PolicyConfig::of_channels(self.threads, !queues.is_empty())
+        };
         let threshold = match self.threshold_bytes {
             HW_UNSET => LARGE_JOB_BYTES as u64,
             bytes => bytes,
@@ -138,7 +145,7 @@ unsafe fn parse_queues(names: *const c_char) -> Result<WorkQueueChoice, MoveCall
     WorkQueueChoice::parse(text)
 }
 
-/// Writes settings of a mover without threads and work queues. `settings_bytes` is sizeof(hw_mover_settings).
+/// Writes settings of a mover without threads, work queues and GPUs. `settings_bytes` is sizeof(hw_mover_settings).
 ///
 /// # Safety
 /// A `settings` that is neither null nor misaligned is valid for writes of `settings_bytes` bytes.
@@ -172,6 +179,9 @@ mod tests {
             policy(&unset, "all").unwrap(),
             PolicyConfig { threshold_bytes, ..PolicyConfig::default() }
         );
+        let gpus = PolicyConfig { threshold_bytes, ..PolicyConfig::of_gpus() };
+        assert_eq!(policy(&HwMoverSettings { gpus: 1, ..unset }, "").unwrap(), gpus);
+        assert_eq!(policy(&HwMoverSettings { gpus: 1, threads: 1, ..unset }, "").unwrap(), threads);
         let named = HwMoverSettings {
             threshold_bytes: 0,
             cpu_bytes_per_us: 1,

@@ -18,6 +18,8 @@ use crate::open_job::{JOBS_MAX, MoveJobHandle, RunningJob};
 use crate::wake_set::WakeSet;
 use headwater_dma::mover::{MoveJob, Mover, STARTED_JOBS_MAX, TicketNumber};
 use headwater_host::clock::{Clock, Nanos};
+use headwater_host::gpu::HostRegistrations;
+use headwater_host::pinning::MemoryRange;
 use headwater_host::wake::{WakeDescriptor, WakeError};
 use std::os::fd::{AsFd as _, AsRawFd as _, RawFd};
 use std::ptr;
@@ -52,6 +54,8 @@ pub(crate) struct SharedMover {
     /// The descriptors of all channels.
     channels: WakeSet,
     clock: Clock,
+    /// The memory that GPUs of the mover can reach.
+    pub(crate) registrations: Option<HostRegistrations>,
 }
 
 /// The state of an open mover.
@@ -119,7 +123,7 @@ impl SharedMover {
             ended_line: None,
             last_id: 0,
         };
-        Ok(Self { state: Mutex::new(Some(state)), channels, clock })
+        Ok(Self { state: Mutex::new(Some(state)), channels, clock, registrations: None })
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<MoverState>> {
@@ -148,6 +152,22 @@ impl SharedMover {
         }
         place.take();
         Ok(())
+    }
+
+    /// Registers memory with the driver of the GPUs.
+    pub(crate) fn register(&self, range: MemoryRange) -> Result<(), CallError> {
+        let registrations = self.registrations.as_ref().ok_or(MoveCallError::NoGpu)?;
+        registrations.register(range).map_err(|failure| registration_error(range, failure))
+    }
+
+    /// Unregisters memory, which no job of the mover uses.
+    pub(crate) fn unregister(&self, range: MemoryRange) -> Result<(), CallError> {
+        let registrations = self.registrations.as_ref().ok_or(MoveCallError::NoGpu)?;
+        // A job that runs has the lock.
+        self.with(|state| match state.started.len() {
+            0 => registrations.unregister(range).map_err(|failure| registration_error(range, failure)),
+            jobs => Err(MoveCallError::JobsUseMemory { jobs }.into()),
+        })
     }
 
     /// Does a job, and returns when it is done.
@@ -444,6 +464,11 @@ impl MoverState {
         let _ = wake.take();
         self.spare.push(wake);
     }
+}
+
+fn registration_error(range: MemoryRange, failure: impl std::fmt::Display) -> CallError {
+    let reason = failure.to_string();
+    MoveCallError::Registration { address: range.address(), bytes: range.bytes(), reason }.into()
 }
 
 #[cfg(test)]

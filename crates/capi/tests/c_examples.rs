@@ -5,6 +5,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot compile or run a program fails")]
 
 use headwater_testkit::c_program::{LinkMode, run};
+use headwater_testkit::software_gpu::SoftwareGpu;
 use std::path::Path;
 
 fn run_linked_both_ways(name: &str, last_line: &str) {
@@ -15,6 +16,23 @@ fn run_linked_both_ways(name: &str, last_line: &str) {
         let environment = [("HEADWATER_EXAMPLE_FOLDER", scratch.path().to_str().unwrap())];
         let output = run(&source, &folder.join("include"), "headwater_capi", link, &environment).unwrap();
         assert!(output.contains(last_line), "{name} {link:?}: {output}");
+    }
+}
+
+#[test]
+fn gpu_of_a_mover_moves_registered_memory_and_nothing_else() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+    for faults in ["", "hang 3", "async 5 700", "fail cuMemcpyDtoHAsync 4 1"] {
+        let gpu = SoftwareGpu::with_faults(faults);
+        let library = gpu.library();
+        let kind = if faults.is_empty() { "works" } else { "fails" };
+        let environment = [("HEADWATER_LIBCUDA", library.to_str().unwrap()), ("SOFTWARE_GPU", kind)];
+        let source = folder.join("examples/c/gpu.c");
+        let output = run(&source, &folder.join("include"), "headwater_capi", LinkMode::Shared, &environment);
+        let output = output.unwrap();
+        assert!(output.contains("every job ended once"), "{faults}: {output}");
+        assert_eq!(gpu.misuses(), [""; 0], "{faults}");
+        assert!(gpu.transfers()[1] > 0, "{faults}");
     }
 }
 

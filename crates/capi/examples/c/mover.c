@@ -312,7 +312,7 @@ static void invalid_movers(void) {
     CHECK_CODE(hw_mover_open(&settings, &mover), HW_CODE_ARGUMENT);
     settings = unset, settings.threads = 17;
     CHECK_CODE(hw_mover_open(&settings, &mover), HW_CODE_CONFIG);
-    settings = unset, settings.reserved = 1;
+    settings = unset, settings.gpus = 17;
     CHECK_CODE(hw_mover_open(&settings, &mover), HW_CODE_CONFIG);
     settings = unset, settings.channel_bytes_per_us = 0;
     CHECK_CODE(hw_mover_open(&settings, &mover), HW_CODE_CONFIG);
@@ -335,6 +335,11 @@ static void invalid_movers(void) {
     CHECK_CODE(hw_mover_poll(mover, NULL), HW_CODE_NULL);
     CHECK_CODE(hw_mover_poll(mover, &job), HW_CODE_WOULD_BLOCK);
     CHECK_CODE(hw_mover_descriptor(mover, NULL), HW_CODE_NULL);
+    CHECK_CODE(hw_mover_register(mover, &unset, sizeof unset), HW_CODE_UNSUPPORTED);
+    CHECK_CODE(hw_mover_unregister(mover, &unset, sizeof unset), HW_CODE_UNSUPPORTED);
+    CHECK_CODE(hw_mover_register(mover, &unset, 0), HW_CODE_ZERO);
+    CHECK_CODE(hw_mover_register(mover, &unset, SIZE_MAX), HW_CODE_OVERFLOW);
+    CHECK_CODE(hw_mover_register(NULL, &unset, 1), HW_CODE_NULL);
     CHECK_CODE(hw_mover_freeze(mover, 2), HW_CODE_CONFIG);
     CHECK_CODE(hw_mover_freeze(mover, 1), HW_CODE_OK);
     CHECK_CODE(hw_mover_statistics(mover, NULL, 8), HW_CODE_NULL);
