@@ -78,6 +78,8 @@ pub struct ConfigOverrides {
     pub mover_threads: Option<u8>,
     /// True to let work queues of DSA devices move bytes too.
     pub mover_dsa: Option<bool>,
+    /// GPUs whose copy engines move bytes too.
+    pub mover_gpu: Option<u8>,
     /// Durability of every namespace that has no table of its own in the file.
     pub durability: Option<DurabilityMode>,
     /// Path of the ready file.
@@ -122,6 +124,8 @@ pub struct NodeConfig {
     pub mover_threads: u8,
     /// True to let work queues of DSA devices move bytes too. Not yet run on silicon.
     pub mover_dsa: bool,
+    /// GPUs whose copy engines move bytes too, the first ones: at most [`CHANNELS_MAX`]. Not yet run on a GPU.
+    pub mover_gpu: u8,
     /// Durability of each namespace.
     pub durability: [Durability; NAMESPACES],
     /// Path of the ready file.
@@ -158,6 +162,12 @@ pub enum ConfigError {
     )]
     TooManyMovers {
         /// The threads asked for.
+        found: u8,
+    },
+    /// Too many GPUs of the mover.
+    #[error("mover-gpu = {found}: a mover has at most {CHANNELS_MAX} channels; name fewer GPUs")]
+    TooManyGpus {
+        /// The GPUs asked for.
         found: u8,
     },
     /// An invalid grant.
@@ -265,6 +275,7 @@ impl NodeConfig {
             memory: over.memory.or(from_file.memory).unwrap_or(MEMORY_DEFAULT),
             mover_threads: over.mover_threads.or(from_file.mover_threads).unwrap_or(0),
             mover_dsa: over.mover_dsa.or(from_file.mover_dsa).unwrap_or(false),
+            mover_gpu: over.mover_gpu.or(from_file.mover_gpu).unwrap_or(0),
             durability,
             ready_file: over.ready_file.or(from_file.ready_file),
             accept_loss: over.accept_loss,
@@ -285,6 +296,9 @@ impl NodeConfig {
         if usize::from(self.mover_threads) > CHANNELS_MAX {
             return Err(ConfigError::TooManyMovers { found: self.mover_threads });
         }
+        if usize::from(self.mover_gpu) > CHANNELS_MAX {
+            return Err(ConfigError::TooManyGpus { found: self.mover_gpu });
+        }
         at_least("memory", self.memory, MEMORY_MIN)
     }
 }
@@ -304,6 +318,7 @@ fn setting_without_effect(over: &ConfigOverrides, file: &file::FileConfig) -> Op
         ("memory", over.memory.or(file.memory).is_some()),
         ("mover-threads", over.mover_threads.or(file.mover_threads).is_some()),
         ("mover-dsa", over.mover_dsa.or(file.mover_dsa).is_some()),
+        ("mover-gpu", over.mover_gpu.or(file.mover_gpu).is_some()),
         ("durability", over.durability.is_some() || file.durability.is_some() || !file.namespace.is_empty()),
     ];
     given.into_iter().find_map(|(setting, is_given)| is_given.then_some(setting))

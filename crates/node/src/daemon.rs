@@ -6,6 +6,7 @@ pub mod data_dir;
 pub mod device_upgrade;
 pub mod flash_device;
 pub mod metrics;
+pub(crate) mod node_gpus;
 pub mod node_mover;
 pub mod ready_file;
 pub mod serve;

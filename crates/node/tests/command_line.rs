@@ -1,6 +1,7 @@
 //! The command line answers wrong arguments with a clear sentence and the right exit code.
 #![expect(clippy::unwrap_used, reason = "a failed set-up fails the test")]
 
+use headwater_testkit::software_gpu::SoftwareGpu;
 use headwater_testkit::work_queue_folders::make_work_queue;
 use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
@@ -211,6 +212,51 @@ fn doctor_lists_copies_and_work_queues_for_the_mover() {
     let json: serde_json::Value = serde_json::from_str(&doctor(&["--json"])).unwrap();
     assert_eq!(json["rows"].as_array().map(Vec::len), Some(6));
     assert!(json["rows"][0]["cached_ns"].as_u64() > Some(0));
+}
+
+#[test]
+fn node_that_wants_gpus_does_not_start_without_them_and_says_what_to_do() {
+    let root = tempfile::tempdir().unwrap();
+    let library = SoftwareGpu::with_faults("");
+    let refused = |library: &Path, more: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_headwater"))
+            .args(["serve", "--resp", "127.0.0.1:0", "--metrics", "127.0.0.1:0", "--data"])
+            .arg(root.path().join("data"))
+            .args(more)
+            .env("HEADWATER_LIBCUDA", library)
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        assert!(!output.status.success(), "{}", complaint(&output));
+        complaint(&output)
+    };
+    let missing = refused(&root.path().join("libcuda.so.1"), &["--mover-gpu", "1"]);
+    assert!(missing.contains("mover-gpu") && missing.contains("install the driver"), "{missing}");
+    let config = config(root.path(), "version = 1\nmover-gpu = 2\n");
+    let few = refused(&library.library(), &["--config", &config]);
+    assert!(few.contains("there is no GPU 1: the driver knows 1"), "{few}");
+    let many = refused(&library.library(), &["--mover-gpu", "17"]);
+    assert!(many.contains("mover-gpu = 17") && many.contains("at most 16"), "{many}");
+    assert!(!root.path().join("data/flash").exists(), "nothing was created");
+}
+
+#[test]
+fn doctor_measures_gpus_for_the_mover() {
+    let library = SoftwareGpu::with_faults("");
+    let output = Command::new(env!("CARGO_BIN_EXE_headwater"))
+        .args(["doctor", "--mover"])
+        .env("HEADWATER_LIBCUDA", library.library())
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", complaint(&output));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let heading = text.lines().find(|line| line.contains("CPU alone")).unwrap();
+    assert!(heading.contains("gpu 0"), "{text}");
+    assert!(text.contains("software GPU 0") && text.contains("not yet run on a GPU"), "{text}");
+    let longest =
+        text.lines().find(|line| line.trim_start().starts_with("4 MiB") && line.contains('%')).unwrap();
+    assert!(!longest.contains(" - "), "the GPU did the job: {text}");
+    assert_eq!(library.misuses(), [""; 0]);
 }
 
 #[test]

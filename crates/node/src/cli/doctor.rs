@@ -24,7 +24,7 @@ pub struct DoctorArgs {
     /// Show how fast the CPU and a software channel copy on this machine, and the channels that the mover would use
     #[arg(long, conflicts_with = "memory")]
     mover: bool,
-    /// With --mover: show what a mover with N threads chooses, beside the DSA work queues that this process can open
+    /// With --mover: show what a mover with N threads chooses, beside the DSA work queues and GPUs that it can open
     #[arg(long, value_name = "N", default_value_t = 0, requires = "mover", value_parser = clap::value_parser!(u8).range(..=16))]
     mover_threads: u8,
     /// Print JSON

@@ -88,6 +88,10 @@ pub struct ServeArgs {
     /// (`headwater doctor --mover` lists the queues)
     #[arg(long)]
     mover_dsa: bool,
+    /// Let the copy engines of the first N GPUs move the bytes of large values beside the core, 0 to 16 [default: 0]; not yet run
+    /// on a GPU (`headwater doctor --mover` lists them)
+    #[arg(long, value_name = "N")]
+    mover_gpu: Option<u8>,
     /// Configuration file; flags override it
     #[arg(long, value_name = "FILE.toml")]
     config: Option<PathBuf>,
@@ -121,6 +125,7 @@ pub fn run(args: ServeArgs) -> Result<(), CommandFailure> {
         memory: args.memory,
         mover_threads: args.mover_threads,
         mover_dsa: args.mover_dsa.then_some(true),
+        mover_gpu: args.mover_gpu,
         durability: args.durability,
         ready_file: args.ready_file,
         accept_loss: args.accept_loss,

@@ -55,6 +55,8 @@ pub struct FileConfig {
     pub mover_threads: Option<u8>,
     /// True to let work queues of DSA devices move bytes too.
     pub mover_dsa: Option<bool>,
+    /// GPUs whose copy engines move bytes too.
+    pub mover_gpu: Option<u8>,
     /// Durability of every namespace that has no table of its own.
     pub durability: Option<DurabilityMode>,
     /// Path of the ready file.

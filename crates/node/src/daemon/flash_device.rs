@@ -6,6 +6,7 @@
 use crate::check::{CheckReport, check};
 use crate::config::{ByteSize, FRAME_BYTES, NodeConfig, PasswordFile, default_capacity, read_password};
 use crate::daemon::data_dir::DataDir;
+use crate::daemon::node_gpus::NodeGpus;
 use crate::daemon::node_mover::open_mover;
 use crate::daemon::serve::{OpenedNode, RecoveryProgress, calibrated_spin};
 use headwater_dma::frame::FramePool;
@@ -153,11 +154,17 @@ pub fn check_device(
 /// # Errors
 /// Says why the memory cannot be allocated.
 pub fn open_pool(config: &NodeConfig) -> Result<Pool, String> {
+    open_pool_for(config, None)
+}
+
+/// Opens the pool of a node, whose memory GPUs can reach if there are some.
+fn open_pool_for(config: &NodeConfig, gpus: Option<&NodeGpus>) -> Result<Pool, String> {
     // Device DRAM has no tiers, but an invalid setting is reported all the same.
     if let Err(error) = check_tiers_variable() {
         tracing::warn!("{error}");
     }
-    Pool::open(FramePool::pool_config_for(frames_max(config)))
+    let plain = FramePool::pool_config_for(frames_max(config));
+    Pool::open(gpus.map_or(plain.clone(), |gpus| gpus.pool_config(plain)))
         .map_err(|error| format!("cannot open a pool for --memory {}: {error}", config.memory))
 }
 
@@ -240,8 +247,9 @@ pub fn open_node(
         front_ends.push(Box::new(front_end));
     }
     let spin = calibrated_spin(clock);
-    let mover = open_mover(config, clock, spin)?;
-    let pool = open_pool(config)?;
+    let gpus = NodeGpus::open(config.mover_gpu)?;
+    let mover = open_mover(config, gpus.as_ref(), clock, spin)?;
+    let pool = open_pool_for(config, gpus.as_ref())?;
     let ticker = pool.ticker().map_err(|error| format!("cannot start the pool's timer thread: {error}"))?;
     let mut device = open_device(directory, config, &pool, clock, progress)?;
     tracing::info!(ring = ?device.media().ring_kind(), mode = ?device.media().mode(), "flash is open");

@@ -1,9 +1,10 @@
 //! The mover of a node, and its channels.
 //!
-//! Input: the configuration. Output: a mover with a channel for each thread and each work queue of a DSA device. Invariant: a
-//! node that was told to use work queues starts only if it has one.
+//! Input: the configuration. Output: a mover with a channel for each thread, each work queue of a DSA device and each GPU.
+//! Invariant: a node that was told to use work queues starts only if it has one.
 
 use crate::config::NodeConfig;
+use crate::daemon::node_gpus::NodeGpus;
 use headwater_dma::mover::policy::{CHANNELS_MAX, MoveDirection, PolicyConfig};
 use headwater_dma::mover::{DsaChannel, DsaConfig, LARGE_JOB_BYTES, MoveChannel, Mover, SoftwareChannel};
 use headwater_host::clock::{Clock, Nanos};
@@ -20,11 +21,16 @@ pub fn dsa_roots() -> DsaRoots {
         .map_or_else(DsaRoots::default, |root| DsaRoots::below(Path::new(&root)))
 }
 
-/// Opens the channels of a mover: threads, and work queues if they are wanted.
+/// Opens the channels of a mover: threads, work queues if they are wanted, and GPUs.
 ///
 /// # Errors
-/// The system has no thread, or no work queue can be used; the text says what to do.
-pub(super) fn open_mover(config: &NodeConfig, clock: Clock, spin: Nanos) -> Result<Mover, String> {
+/// The system has no thread, or no work queue or not every GPU can be used; the text says what to do.
+pub(super) fn open_mover(
+    config: &NodeConfig,
+    gpus: Option<&NodeGpus>,
+    clock: Clock,
+    spin: Nanos,
+) -> Result<Mover, String> {
     let start =
         |_| SoftwareChannel::start(clock, spin).map(|channel| Box::new(channel) as Box<dyn MoveChannel>);
     let channels = (0..config.mover_threads).map(start).collect::<Result<Vec<_>, _>>();
@@ -32,17 +38,26 @@ pub(super) fn open_mover(config: &NodeConfig, clock: Clock, spin: Nanos) -> Resu
     if config.mover_dsa {
         open_work_queues(&mut channels)?;
     }
-    Ok(Mover::with_channels(channels, policy_config(config.mover_threads, config.mover_dsa), clock))
+    if let Some(gpus) = gpus {
+        gpus.open_channels(&mut channels)?;
+    }
+    let policy = policy_config(config.mover_threads, config.mover_dsa, gpus.is_some());
+    Ok(Mover::with_channels(channels, policy, clock))
 }
 
-/// Returns the settings of the policy for so many threads, and for work queues if there are some.
+/// Returns the settings of the policy for so many threads, and for work queues and GPUs if there are some.
 #[must_use]
-pub(crate) fn policy_config(threads: u8, has_work_queues: bool) -> PolicyConfig {
+pub(crate) fn policy_config(threads: u8, has_work_queues: bool, has_gpus: bool) -> PolicyConfig {
+    let start = if threads == 0 && !has_work_queues && has_gpus {
+        PolicyConfig::of_gpus()
+    } else {
+        PolicyConfig::of_channels(threads.into(), has_work_queues)
+    };
     PolicyConfig {
         threshold_bytes: [LARGE_JOB_BYTES as u64; MoveDirection::ALL.len()],
         // While a channel moves a job, the core moves the next one.
         busy_cpu_factor: 2.0,
-        ..PolicyConfig::of_channels(threads.into(), has_work_queues)
+        ..start
     }
 }
 

@@ -1,14 +1,14 @@
 //! `headwater doctor --mover`: how fast this machine copies, and the channels that the mover of a node would use.
 //!
-//! Input: copies of some sizes, the features of the processor, work queues of DSA devices. Output: a table, the thresholds, the
-//! choices of a mover with the channels that there are, and findings. Nothing is changed and nothing needs root. A work queue
-//! is opened for a moment and closed.
+//! Input: copies of some sizes, the features of the processor, work queues of DSA devices, GPUs. Output: a table, the
+//! thresholds, the choices of a mover with the channels that there are, and findings. Nothing is changed and nothing needs root.
+//! A work queue or a GPU is opened for a moment and closed.
 
 use super::mover_choices::{MoverChoices, channel_time, whole_job};
 use super::{DoctorFinding, FindingVerdict};
 use crate::config::ByteSize;
 use crate::daemon::node_mover::dsa_roots;
-use headwater_dma::mover::{DsaChannel, DsaConfig, LARGE_JOB_BYTES, SoftwareChannel};
+use headwater_dma::mover::{DsaChannel, DsaConfig, GpuChannel, GpuConfig, LARGE_JOB_BYTES, SoftwareChannel};
 use headwater_host::clock::{Clock, Nanos};
 use headwater_host::copy::persist::{
     PersistentCopies, STREAMING_PERSIST_BYTES_MIN, WriteBackInstruction, write_back_instruction,
@@ -17,8 +17,11 @@ use headwater_host::copy::{StreamingCopies, copy_crc32c, kernel_name};
 use headwater_host::dsa::{
     DsaInstructions, DsaRoots, NOT_RUN_ON_SILICON, SETUP_COMMANDS, WorkQueueInfo, discover,
 };
+use headwater_host::gpu::{GpuDriver, GpuInfo, HostRegistrations, NOT_RUN_ON_GPU, library_path};
 use serde::Serialize;
 use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
 
 /// The sizes of the table, in bytes.
 pub(super) const SIZES: [usize; 6] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20];
@@ -60,8 +63,8 @@ pub struct MoverReport {
 }
 
 impl MoverReport {
-    /// Returns the report of this machine, with the choices of a mover that has so many threads, and the work queues that this
-    /// process can open. Measures for about 100 ms, and for 200 ms more with channels.
+    /// Returns the report of this machine, with the choices of a mover that has so many threads, and the work queues and GPUs
+    /// that this process can open. Measures for about 100 ms, and for 200 ms more with channels.
     #[must_use]
     pub fn measure(threads: u8) -> Self {
         let clock = Clock::start();
@@ -81,6 +84,7 @@ impl MoverReport {
             Err(error) => DoctorFinding::new("software channel", FindingVerdict::StandIn, "none").why(error.to_string()),
         });
         findings.extend(work_queues(&dsa_roots(), DsaInstructions::detect()));
+        findings.extend(gpus(&library_path()));
         // Its thread must not take a core from those of the mover.
         drop(channel);
         let choices = match MoverChoices::measure(threads, clock) {
@@ -151,6 +155,33 @@ fn work_queue(queue: &WorkQueueInfo, instructions: DsaInstructions) -> DoctorFin
             DoctorFinding::new("DSA", FindingVerdict::StandIn, format!("{found}; {NOT_RUN_ON_SILICON}"))
                 .why(error.to_string())
         }
+    }
+}
+
+/// Returns a finding for each GPU, or the reason that there is none.
+fn gpus(library: &Path) -> Vec<DoctorFinding> {
+    match GpuDriver::open(library) {
+        Ok(driver) => driver.gpus().iter().map(|gpu| gpu_finding(&driver, gpu)).collect(),
+        Err(error) => vec![
+            DoctorFinding::new("GPU", FindingVerdict::Note, format!("none; {NOT_RUN_ON_GPU}"))
+                .why(error.to_string()),
+        ],
+    }
+}
+
+fn gpu_finding(driver: &Arc<GpuDriver>, gpu: &GpuInfo) -> DoctorFinding {
+    let node = gpu.node.map_or_else(|| "unknown".to_owned(), |node| node.to_string());
+    let (major, minor) = driver.version();
+    let GpuInfo { number, name, bus_id, .. } = gpu;
+    let found =
+        format!("gpu {number} {name:?} at {bus_id}: CUDA {major}.{minor}, node {node}; {NOT_RUN_ON_GPU}");
+    let opened = HostRegistrations::open(driver)
+        .map_err(Into::into)
+        .and_then(|registrations| GpuChannel::open(driver, *number, registrations, GpuConfig::default()));
+    match opened {
+        Ok(_) => DoctorFinding::new("GPU", FindingVerdict::Note, found)
+            .change(format!("`serve --mover-gpu {}` gives it to the mover", number + 1)),
+        Err(error) => DoctorFinding::new("GPU", FindingVerdict::StandIn, found).why(error.to_string()),
     }
 }
 
@@ -232,7 +263,7 @@ impl fmt::Display for MoverReport {
             None => writeln!(
                 f,
                 "\n  no channel: the CPU does every job. `--mover-threads N` shows what a mover with threads chooses; work \
-                 queues of DSA devices are used where there are some"
+                 queues of DSA devices and GPUs are used where there are some"
             )?,
         }
         for finding in &self.findings {
@@ -251,7 +282,32 @@ fn rate(bytes: u64, nanos: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use headwater_testkit::software_gpu::SoftwareGpu;
     use headwater_testkit::work_queue_folders::make_work_queue;
+
+    #[test]
+    fn gpus_are_listed_with_name_and_version_or_the_reason_why_none() {
+        let none = gpus(Path::new("/nowhere/libcuda.so.1"));
+        let text = none[0].to_string();
+        assert!(text.contains("none") && text.contains("install the driver of the GPU"), "{text}");
+        let two = SoftwareGpu::with_faults("devices 2");
+        let found = gpus(&two.library());
+        let texts: Vec<String> = found.iter().map(ToString::to_string).collect();
+        for (number, text) in texts.iter().enumerate() {
+            let named = format!("gpu {number} \"software GPU {number}\" at FFFF:0");
+            for part in
+                [&named, "CUDA 12.4, node unknown", NOT_RUN_ON_GPU, &format!("--mover-gpu {}", number + 1)]
+            {
+                assert!(text.contains(part), "{part} is missing in {text}");
+            }
+        }
+        let broken = SoftwareGpu::with_faults("fail cuMemAlloc 0 2");
+        let text = gpus(&broken.library())[0].to_string();
+        assert!(text.contains("CUDA_ERROR_OUT_OF_MEMORY") && text.contains("nvidia-smi"), "{text}");
+        let without = SoftwareGpu::with_faults("devices 0");
+        let text = gpus(&without.library())[0].to_string();
+        assert!(text.contains("knows no GPU"), "{text}");
+    }
 
     #[test]
     fn work_queues_are_listed_with_mode_size_and_node_or_the_reason_why_none() {
@@ -276,7 +332,9 @@ mod tests {
     fn report_has_a_row_for_each_size_and_serialises() {
         let report = MoverReport::measure(0);
         let text = report.to_string();
-        for what in ["4 KiB", "4 MiB", "sw channel", "write-back", "DSA", NOT_RUN_ON_SILICON] {
+        for what in
+            ["4 KiB", "4 MiB", "sw channel", "write-back", "DSA", NOT_RUN_ON_SILICON, "GPU", NOT_RUN_ON_GPU]
+        {
             assert!(text.contains(what), "{what} is missing in\n{text}");
         }
         let json = serde_json::to_value(&report).unwrap();

@@ -1,23 +1,27 @@
 //! The choices of a mover on this machine: the time of each channel by size, and the engine that the policy chooses, with its
 //! reason.
 //!
-//! Input: a number of threads, and the work queues of DSA devices that this process can open. Output: one row a size.
+//! Input: a number of threads, and the work queues of DSA devices and GPUs that this process can open. Output: one row a size.
 //! Invariant: the policy has the settings of a node's, learns from jobs of this process alone, and is frozen before it is asked.
 
 use super::mover::{SIZES, SPIN, time_of};
 use crate::config::ByteSize;
+use crate::daemon::node_gpus::NodeGpus;
 use crate::daemon::node_mover::{open_work_queues, policy_config};
 use bytes::Bytes;
 use headwater_dma::mover::policy::{DecisionReason, MovePlan, WorkShape};
 use headwater_dma::mover::{
     ChannelStartError, JobEnd, MemoryPlace, MoveChannel, MoveJob, MoveStep, Mover, SoftwareChannel,
 };
+use headwater_dma::pool::{Pool, PoolConfig};
 use headwater_host::clock::{Clock, Nanos};
 use serde::Serialize;
 use std::fmt;
 
 /// Jobs have a piece for each page, as those of a node.
 const PAGE_BYTES: usize = 4_096;
+/// The bytes of the pool that has the memories of all jobs.
+const POOL_BYTES: usize = 64 << 20;
 /// The time for which the policy learns each size.
 const LEARN: Nanos = Nanos::from_millis(12);
 
@@ -66,13 +70,18 @@ impl MoverChoices {
             channels.push(Box::new(SoftwareChannel::start(clock, SPIN)?));
             names.push(format!("thread {thread}"));
         }
-        // The findings of the report say why there is no work queue.
+        // The findings of the report say why there is no work queue and no GPU.
         let queues = open_work_queues(&mut channels).unwrap_or_default();
-        let config = policy_config(threads, !queues.is_empty());
-        names.extend(queues);
+        let gpus = NodeGpus::open_all().ok();
+        let opened =
+            gpus.as_ref().and_then(|gpus| gpus.open_channels(&mut channels).ok()).unwrap_or_default();
+        let config = policy_config(threads, !queues.is_empty(), !opened.is_empty());
+        names.extend(queues.into_iter().chain(opened));
         if channels.is_empty() {
             return Ok(None);
         }
+        let pool = gpus.as_ref().and_then(registered_pool);
+        let job_in_pages = |bytes| job_in_pages(bytes, pool.as_ref());
         let alone = SIZES.map(|bytes| {
             channels
                 .iter_mut()
@@ -160,12 +169,26 @@ fn run(mover: &mut Mover, job: &mut MoveJob) {
     mover.run(job).expect("the steps of the job name ranges of its memories");
 }
 
-/// Returns a job of so many bytes, from one memory to pages.
-fn job_in_pages(bytes: usize) -> MoveJob {
+/// Returns a pool whose memory GPUs can reach; `None` if the driver refuses it.
+fn registered_pool(gpus: &NodeGpus) -> Option<Pool> {
+    let config = PoolConfig { cap: POOL_BYTES, cap_max: POOL_BYTES, ..PoolConfig::default() };
+    let pool = Pool::open(gpus.pool_config(config)).ok()?;
+    pool.buffer(PAGE_BYTES).is_ok().then_some(pool)
+}
+
+/// Returns a job of so many bytes, from one memory to pages: of the pool, as far as there is one with room.
+fn job_in_pages(bytes: usize, pool: Option<&Pool>) -> MoveJob {
+    let buffer = |bytes| pool.and_then(|pool| pool.buffer(bytes).ok());
     let mut job = MoveJob::new();
-    let from = job.add_memory(Bytes::from(vec![1; bytes]));
+    let from = match buffer(bytes) {
+        Some(registered) => job.add_memory(registered),
+        None => job.add_memory(Bytes::from(vec![1; bytes])),
+    };
     for at in (0..bytes).step_by(PAGE_BYTES) {
-        let to = job.add_memory(vec![0; PAGE_BYTES]);
+        let to = match buffer(PAGE_BYTES) {
+            Some(registered) => job.add_memory(registered),
+            None => job.add_memory(vec![0; PAGE_BYTES]),
+        };
         let from = MemoryPlace::new(from, at).range(PAGE_BYTES);
         job.add_step(MoveStep::Copy { from, to: MemoryPlace::new(to, 0) });
     }
@@ -317,7 +340,7 @@ mod tests {
             let faults = ChannelFaults { refused_share, ..ChannelFaults::default() };
             let traits = |channel: usize| channel_traits(&setup.machine.channels[channel]);
             let mut channels = machine.channels(traits, faults, 1);
-            channel_time(channels[0].as_mut(), Clock::start(), job_in_pages(16_384))
+            channel_time(channels[0].as_mut(), Clock::start(), job_in_pages(16_384, None))
         };
         assert_eq!(time(1.0), None);
         assert!(time(0.0).is_some());

@@ -142,6 +142,7 @@ impl SnapshotCollector {
             ("abandoned", channels.abandoned),
             ("late", channels.late),
             ("refused", channels.refused),
+            ("unreachable", channels.unreachable),
             ("not_split", channels.not_split),
         ];
         let rows: Vec<LabelledValue<'_>> =
