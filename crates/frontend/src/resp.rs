@@ -54,6 +54,7 @@ mod password;
 mod password_hash;
 mod plan;
 mod receive_buffers;
+mod received_bytes;
 mod received_values;
 mod relocate;
 mod reply;
@@ -308,6 +309,18 @@ impl RespFrontEnd {
         let rest = !self.unread.is_empty() || !self.shared.long_operations.is_empty();
         let flushing = !self.shared.flush.is_empty() || !self.shared.flush_long.is_empty();
         moved || rest || !self.shared.dirty.is_empty() || flushing
+    }
+
+    /// Continues to read from clients for whose values the device had no room. Returns true if it has some now.
+    fn resume_receipts<S: CoreDevice>(&mut self, store: &mut S) -> bool {
+        self.shared.has_received = false;
+        for index in std::mem::take(&mut self.shared.awaiting_receipt) {
+            if let Some(connection) = self.clients.get_mut(index) {
+                connection.queued.awaiting_receipt = false;
+            }
+            self.read_and_run(store, index);
+        }
+        self.shared.has_received
     }
 
     fn poll_epoll(&mut self) {

@@ -21,15 +21,15 @@ const WALL: UnixMillis = UnixMillis(1_000_000);
 const START: StartTime = StartTime { now: Nanos::ZERO, wall: WALL };
 const EXTENT: usize = 262_144;
 
-type Device = SsdDevice<MemoryMedia>;
+type ReceiptDevice = SsdDevice<MemoryMedia>;
 
-fn open(blocks: u32) -> Device {
+fn open(blocks: u32) -> ReceiptDevice {
     let media = MemoryMedia::erased(FlashGeometry::with_blocks(blocks)).unwrap();
     SsdDevice::open(media, DeviceConfig::default(), START, &mut |_| {}).unwrap()
 }
 
 /// Cuts the power, and opens the device again.
-fn reopen(device: Device) -> Device {
+fn reopen(device: ReceiptDevice) -> ReceiptDevice {
     let media = device.into_media().after_power_cut();
     SsdDevice::open(media, DeviceConfig::default(), START, &mut |_| {}).unwrap()
 }
@@ -41,7 +41,7 @@ fn text(bytes: usize, salt: u64) -> Vec<u8> {
 }
 
 /// Gives the device at most `most` bytes of a value.
-fn give(device: &mut Device, receipt: &ValueReceipt, bytes: &[u8], most: usize) -> ReceiptStep {
+fn give(device: &mut ReceiptDevice, receipt: &ValueReceipt, bytes: &[u8], most: usize) -> ReceiptStep {
     let mut source = |slices: &mut [IoSliceMut<'_>]| {
         let mut given = 0;
         for slice in slices {
@@ -55,7 +55,7 @@ fn give(device: &mut Device, receipt: &ValueReceipt, bytes: &[u8], most: usize) 
 }
 
 /// Gives the device the first bytes of a value, in parts of random length. Returns its receipt.
-fn receive(device: &mut Device, value: &[u8], random: &mut fastrand::Rng) -> ValueReceipt {
+fn receive(device: &mut ReceiptDevice, value: &[u8], random: &mut fastrand::Rng) -> ValueReceipt {
     let receipt =
         device.begin_receipt(NamespaceId::FIRST, value.len()).expect("the device receives the value");
     let mut done = 0;
@@ -90,7 +90,7 @@ fn plain(key: &str, value: &[u8]) -> SsdCommand {
     }
 }
 
-fn run(device: &mut Device, namespace: NamespaceId, command: SsdCommand) -> SsdCompletion {
+fn run(device: &mut ReceiptDevice, namespace: NamespaceId, command: SsdCommand) -> SsdCompletion {
     device.submit(FRONT_END, namespace, 1, command).unwrap();
     for _ in 0..10_000_000 {
         device.poll(Nanos::ZERO, WALL);
@@ -101,22 +101,22 @@ fn run(device: &mut Device, namespace: NamespaceId, command: SsdCommand) -> SsdC
     panic!("no command completes");
 }
 
-fn run_first(device: &mut Device, command: SsdCommand) -> Status {
+fn run_first(device: &mut ReceiptDevice, command: SsdCommand) -> Status {
     run(device, NamespaceId::FIRST, command).status
 }
 
-fn settle(device: &mut Device) {
+fn settle(device: &mut ReceiptDevice) {
     while device.poll(Nanos::ZERO, WALL) {}
 }
 
 #[track_caller]
-fn holds(device: &mut Device, key: &str, value: &[u8]) {
+fn holds(device: &mut ReceiptDevice, key: &str, value: &[u8]) {
     let found = retrieve(device, key);
     assert_eq!((found.status, found.value_bytes as usize), (Status::SUCCESS, value.len()));
     assert!(found.sink == value, "{key} has other bytes");
 }
 
-fn retrieve(device: &mut Device, key: &str) -> SsdCompletion {
+fn retrieve(device: &mut ReceiptDevice, key: &str) -> SsdCompletion {
     let key = Bytes::copy_from_slice(key.as_bytes());
     let release = ReadRelease::WhenDurable;
     let command = SsdCommand::Retrieve { key, sink: Vec::new().into(), bytes_max: u32::MAX, release };
@@ -181,7 +181,7 @@ fn a_store_is_refused_until_its_receipt_is_whole_and_for_another_length() {
     let mut device = open(64);
     let value = text(2 * EXTENT + 10, 3);
     let receipt = device.begin_receipt(NamespaceId::FIRST, value.len()).unwrap();
-    let refused = |device: &mut Device, command| {
+    let refused = |device: &mut ReceiptDevice, command| {
         let submitted = device.submit(FRONT_END, NamespaceId::FIRST, 1, command);
         assert_eq!(submitted, Err(SubmitError::Refused(Status::INVALID_FIELD)));
     };
@@ -323,7 +323,7 @@ fn received_values_find_room_on_a_device_that_collects() {
 }
 
 #[test]
-fn a_receipt_without_progress_gives_its_room_to_others() {
+fn a_receipt_without_progress_gives_its_room_to_other_values() {
     let mut device = open(64);
     let mut idle = Vec::new();
     while let Some(receipt) = device.begin_receipt(NamespaceId::FIRST, EXTENT) {
@@ -345,7 +345,7 @@ fn a_receipt_without_progress_gives_its_room_to_others() {
 }
 
 /// Gives the device bytes until it has all of them, and returns how many it took.
-fn give_all(device: &mut Device, receipt: &ValueReceipt, bytes: &[u8]) -> usize {
+fn give_all(device: &mut ReceiptDevice, receipt: &ValueReceipt, bytes: &[u8]) -> usize {
     let mut done = 0;
     for _ in 0..100_000 {
         match give(device, receipt, &bytes[done..], usize::MAX) {

@@ -16,7 +16,7 @@ use super::operation::RespOperation;
 use super::output_queue::OutputQueue;
 use super::parser::{CommandBatch, ProtocolError, RespParser};
 use super::receive_buffers::ReceiveBuffers;
-use super::received_values::ReceivedBytes;
+use super::received_bytes::ReceivedBytes;
 use super::reply::{RespReply, RespVersion};
 use super::reply_budget::ReplyAccount;
 use super::reply_form::ReplyForm;

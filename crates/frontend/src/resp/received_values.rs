@@ -12,32 +12,17 @@
 //! A command whose value may be needed as bytes (options behind the value, a transaction, any other command) is received into
 //! the input, and so is every value for which the device has no receipt.
 
-use super::RespFrontEnd;
 use super::command_table::{RespCommand, lookup};
 use super::connection::{ConnectionLife, RespConnection};
 use super::dispatch::TurnContext;
 use super::plan::CommandPlan;
+use super::received_bytes::ReceivedBytes;
 use crate::core_device::CoreDevice;
-use headwater_ssd::command::{ReceiptStep, SsdCommand, ValueReceipt, ValueSource};
+use headwater_ssd::command::{ReceiptStep, SsdCommand, ValueSource};
 use headwater_ssd::limits::EXTENT_BYTES;
 use rustix::io::{Errno, readv};
 use std::io::{self, IoSliceMut};
 use std::os::fd::AsFd;
-
-/// The value that the device receives for a connection's next command.
-#[derive(Debug)]
-pub(crate) struct ReceivedBytes {
-    receipt: ValueReceipt,
-    /// Bytes that the device has.
-    done: usize,
-}
-
-impl ReceivedBytes {
-    /// Returns true if the device waits for more bytes.
-    pub(crate) fn is_incomplete(&self) -> bool {
-        self.done < self.receipt.bytes()
-    }
-}
 
 impl CommandPlan {
     /// Makes the bytes that the device received the first ones of the value that is stored.
@@ -72,7 +57,7 @@ impl RespConnection {
 }
 
 impl<S: CoreDevice> TurnContext<'_, S> {
-    /// Has the device receive the present argument, if that is a long value that the device takes.
+    /// Lets the device receive the present argument, if that is a long value that the device takes.
     #[inline]
     pub(crate) fn begin_receipt(&mut self, connection: &mut RespConnection) {
         if connection.received.is_none() && connection.parser.last_argument().is_some() {
@@ -80,7 +65,7 @@ impl<S: CoreDevice> TurnContext<'_, S> {
         }
     }
 
-    /// Reads once from the socket, or has the device receive the next bytes of a long value. Returns the number of bytes that
+    /// Reads once from the socket, or lets the device receive the next bytes of a long value. Returns the number of bytes that
     /// came from the socket, or `None` if none can be read now.
     #[inline]
     pub(crate) fn receive_or_read(
@@ -114,7 +99,7 @@ impl<S: CoreDevice> TurnContext<'_, S> {
         }
     }
 
-    /// Has the device receive the next bytes, first those that have arrived with the header.
+    /// Lets the device receive the next bytes, first those that have arrived with the header.
     fn receive(&mut self, connection: &mut RespConnection) -> Option<usize> {
         let position = connection.parser.argument_position();
         let RespConnection { received, input, socket, .. } = connection;
@@ -160,20 +145,6 @@ impl<S: CoreDevice> TurnContext<'_, S> {
                 None
             }
         }
-    }
-}
-
-impl RespFrontEnd {
-    /// Continues to read from clients for whose values the device had no room. Returns true if it has some now.
-    pub(crate) fn resume_receipts<S: CoreDevice>(&mut self, store: &mut S) -> bool {
-        self.shared.has_received = false;
-        for index in std::mem::take(&mut self.shared.awaiting_receipt) {
-            if let Some(connection) = self.clients.get_mut(index) {
-                connection.queued.awaiting_receipt = false;
-            }
-            self.read_and_run(store, index);
-        }
-        self.shared.has_received
     }
 }
 

@@ -16,7 +16,7 @@ const EXTENT: usize = 262_144;
 const READ_BYTES: usize = 32_768;
 
 /// A client: what it still sends, what it received, and what it expects.
-struct Client {
+struct SendingClient {
     stream: TcpStream,
     unsent: VecDeque<u8>,
     received: Vec<u8>,
@@ -24,14 +24,14 @@ struct Client {
 }
 
 /// A front end over a device, and its clients.
-struct Bench {
+struct ReceiptBench {
     front_end: RespFrontEnd,
     device: SsdDevice<MemoryMedia>,
-    clients: Vec<Client>,
+    clients: Vec<SendingClient>,
     turn: u64,
 }
 
-impl Bench {
+impl ReceiptBench {
     fn new(blocks: u32) -> Self {
         let start = StartTime { now: Nanos::ZERO, wall: WALL };
         let media = MemoryMedia::erased(FlashGeometry::with_blocks(blocks)).unwrap();
@@ -45,7 +45,7 @@ impl Bench {
         let stream = TcpStream::connect(self.front_end.local_addr().unwrap()).unwrap();
         stream.set_nonblocking(true).unwrap();
         let (unsent, received, expected) = (VecDeque::new(), Vec::new(), Vec::new());
-        self.clients.push(Client { stream, unsent, received, expected });
+        self.clients.push(SendingClient { stream, unsent, received, expected });
         self.clients.len() - 1
     }
 
@@ -62,7 +62,7 @@ impl Bench {
 
     /// Sends a part of what a client has to send, at most `most` bytes, and receives what is there.
     fn exchange(&mut self, client: usize, most: usize) {
-        let Client { stream, unsent, received, .. } = &mut self.clients[client];
+        let SendingClient { stream, unsent, received, .. } = &mut self.clients[client];
         let part: Vec<u8> = unsent.iter().take(most).copied().collect();
         match stream.write(&part) {
             Ok(sent) => drop(unsent.drain(..sent)),
@@ -81,8 +81,9 @@ impl Bench {
     /// Runs until every client received what it expects.
     fn finish(&mut self, random: &mut fastrand::Rng) {
         for _ in 0..30_000 {
-            let is_done =
-                |client: &Client| client.unsent.is_empty() && client.received.len() >= client.expected.len();
+            let is_done = |client: &SendingClient| {
+                client.unsent.is_empty() && client.received.len() >= client.expected.len()
+            };
             if self.clients.iter().all(is_done) {
                 break;
             }
@@ -99,7 +100,7 @@ impl Bench {
     }
 }
 
-fn difference(client: &Client) -> String {
+fn difference(client: &SendingClient) -> String {
     let (received, expected) = (&client.received, &client.expected);
     let at = received.iter().zip(expected).take_while(|(a, b)| a == b).count();
     let text = |bytes: &[u8]| {
@@ -125,9 +126,9 @@ fn value(random: &mut fastrand::Rng) -> Vec<u8> {
     value
 }
 
-/// Has one client run a command, and returns the value of its key behind it.
+/// Runs a command of one client, and returns the value of its key behind it.
 fn run_one(
-    bench: &mut Bench,
+    bench: &mut ReceiptBench,
     client: usize,
     (key, old): (&[u8], Option<Vec<u8>>),
     random: &mut fastrand::Rng,
@@ -161,7 +162,7 @@ fn commands_with_long_values_have_the_effect_of_their_bytes_however_they_arrive(
     let seed = fastrand::u64(..);
     eprintln!("seed {seed}");
     let mut random = fastrand::Rng::with_seed(seed);
-    let mut bench = Bench::new(256);
+    let mut bench = ReceiptBench::new(256);
     for _ in 0..3 {
         bench.connect();
     }
@@ -187,7 +188,7 @@ fn commands_with_long_values_have_the_effect_of_their_bytes_however_they_arrive(
 #[test]
 fn clients_that_leave_in_the_middle_of_a_value_leave_nothing_behind() {
     let mut random = fastrand::Rng::with_seed(7);
-    let mut bench = Bench::new(64);
+    let mut bench = ReceiptBench::new(64);
     bench.connect();
     let long = vec![7; 3 * EXTENT];
     bench.ask(0, &[b"SET", b"stays", b"here"], b"+OK\r\n");
@@ -214,7 +215,7 @@ fn clients_that_leave_in_the_middle_of_a_value_leave_nothing_behind() {
 #[test]
 fn a_slow_client_holds_no_key_and_delays_no_other_client() {
     let mut random = fastrand::Rng::with_seed(8);
-    let mut bench = Bench::new(128);
+    let mut bench = ReceiptBench::new(128);
     let (slow, quick) = (bench.connect(), bench.connect());
     let long = vec![9; 2 * EXTENT + 10];
     bench.ask(slow, &[b"SET", b"k", &long], b"+OK\r\n");

@@ -1,4 +1,4 @@
-//! How the commands of a world reach its device and its checker.
+//! The way of a world's commands to its device and its checker.
 //!
 //! Input: commands. Output: commands that the device accepted, which the checker knows. Invariant: the checker learns of a
 //! command exactly if the device accepted it.

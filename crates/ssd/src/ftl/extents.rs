@@ -7,6 +7,7 @@
 //! A value is stored in three steps: its whole blocks fill extents, all of them are programmed, its record is appended. Until
 //! then nothing on the medium names the extents, and a power cut leaves free blocks.
 
+use super::extent_store::ExtentStore;
 use super::value_extents::bytes_of_extents;
 use super::{FoundRecord, Ftl, NewRecord, StallReason};
 use crate::command::{NamespaceId, Sequence, ValueSource};
@@ -33,25 +34,6 @@ const WAITING_SHARE: usize = 4;
 /// Most blocks that a store asks for at once.
 const BLOCKS_ASKED_MAX: usize = 16;
 
-/// A store that fills extents.
-#[derive(Debug)]
-pub(crate) struct ExtentStore {
-    pub(super) writer: ExtentWriter,
-    /// Extents that the value takes.
-    count: usize,
-    /// Those that are open or full.
-    pub(super) extents: Vec<Extent>,
-    /// Pages that are filled.
-    pub(super) pages: usize,
-}
-
-impl ExtentStore {
-    /// Returns true if the next page needs an extent that is not open.
-    pub(super) fn lacks_extent(&self) -> bool {
-        self.extents.len() < self.count && self.pages == self.extents.len() * PAGES_PER_BLOCK
-    }
-}
-
 impl<M: Media> Ftl<M> {
     /// Returns the number of extents that a value of this length takes; 0 if it lies in the log.
     pub(crate) fn extents_for(&self, value_bytes: usize) -> usize {
@@ -74,7 +56,7 @@ impl<M: Media> Ftl<M> {
     /// Begins a store of a value with so many extents. The caller checked the capacity; what the value takes counts from now on.
     pub(crate) fn begin_extents(&mut self, count: usize) -> ExtentStore {
         self.extents.promised += count;
-        ExtentStore { writer: self.flash.begin_extents(), count, extents: Vec::new(), pages: 0 }
+        ExtentStore::new(self.flash.begin_extents(), count)
     }
 
     /// Fills the next pages of a value's extents. Stalls until all of them are on the medium.

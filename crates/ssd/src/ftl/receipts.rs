@@ -8,7 +8,8 @@
 //! The bytes are written by the source into the frames that are programmed: no other memory holds them in between, and the
 //! medium works while the rest of the value is on its way.
 
-use super::extents::ExtentStore;
+use super::extent_store::ExtentStore;
+use super::open_receipts::OpenReceipt;
 use super::{Ftl, StallReason};
 use crate::command::{NamespaceId, ReceiptStep, Sequence, ValueReceipt};
 use crate::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
@@ -18,7 +19,6 @@ use headwater_dma::frame::MediaFrame;
 use headwater_host::clock::Nanos;
 use headwater_host::width::narrow;
 use headwater_nvme::spec::status::Status;
-use std::collections::BTreeMap;
 use std::io::{self, IoSliceMut};
 
 /// Most receipts at a time; further values are received by their front ends.
@@ -36,36 +36,6 @@ const DISCARDED_BYTES: usize = 64 << 10;
 
 /// A source of bytes: it fills the slices in order and returns how many bytes it wrote; 0 if it has none now.
 pub(crate) type ByteSource<'a> = &'a mut dyn FnMut(&mut [IoSliceMut<'_>]) -> io::Result<usize>;
-
-/// A value that is being received.
-#[derive(Debug)]
-struct Receipt {
-    /// The device's clone: the receipt ends when it is the last one.
-    handle: ValueReceipt,
-    /// The filled extents, or the status of the store that cannot be.
-    store: Result<ExtentStore, Status>,
-    /// The page that is filled in part, and its bytes so far.
-    partial: Option<(MediaFrame, usize)>,
-    /// Bytes received.
-    bytes: usize,
-    /// True while an operation opens its next extent.
-    is_opening: bool,
-    /// The time of its last progress.
-    moved_at: Nanos,
-}
-
-/// The values that are being received.
-#[derive(Debug, Default)]
-pub(super) struct Receipts {
-    open: BTreeMap<u64, Receipt>,
-    last: u64,
-    /// Extents of all receipts.
-    extents: usize,
-    /// Bytes received so far.
-    bytes: u64,
-    /// The time of the present turn.
-    now: Nanos,
-}
 
 impl<M: Media> Ftl<M> {
     /// Begins to receive a value of this length. Returns `None` if it does not lie in extents, or if the device is not to hold
@@ -93,7 +63,7 @@ impl<M: Media> Ftl<M> {
         receipts.last += 1;
         receipts.extents += count;
         let handle = ValueReceipt::new(receipts.last, count * BLOCK_DATA_BYTES);
-        let receipt = Receipt {
+        let receipt = OpenReceipt {
             handle: handle.clone(),
             store,
             partial: None,
@@ -120,7 +90,7 @@ impl<M: Media> Ftl<M> {
     #[cold]
     pub(super) fn fail_idle_receipts(&mut self) -> bool {
         let receipts = &self.extents.receipts;
-        let is_idle = |receipt: &Receipt| {
+        let is_idle = |receipt: &OpenReceipt| {
             receipt.store.is_ok()
                 && !receipt.is_opening
                 && receipts.now.since(receipt.moved_at) >= RECEIPT_PATIENCE
@@ -134,7 +104,7 @@ impl<M: Media> Ftl<M> {
     /// Gives back what receipts hold of the time before a sequence, for Sanitize. Returns true if extents of ended stores are
     /// not free yet.
     pub(super) fn purge_receipts(&mut self, up_to: Sequence) -> bool {
-        let is_old = |receipt: &Receipt| {
+        let is_old = |receipt: &OpenReceipt| {
             let extents = receipt.store.as_ref().map_or(&[][..], |store| &store.extents);
             extents.iter().any(|extent| self.blocks().get(extent.block).open_sequence <= up_to)
         };
@@ -273,9 +243,9 @@ impl<M: Media> Ftl<M> {
         if self.extents.receipts.open.is_empty() {
             return false;
         }
-        let dropped = |receipt: &Receipt| receipt.handle.is_last() && !receipt.is_opening;
+        let dropped = |receipt: &OpenReceipt| receipt.handle.is_last() && !receipt.is_opening;
         let open = &mut self.extents.receipts.open;
-        let ended: Vec<Receipt> =
+        let ended: Vec<OpenReceipt> =
             open.extract_if(.., |_, receipt| dropped(receipt)).map(|(_, receipt)| receipt).collect();
         for receipt in &ended {
             self.extents.receipts.extents -= extents_of(&receipt.handle);

@@ -3,7 +3,7 @@
 //! Input: records that are appended, moved and replaced. Output: their extents. Invariant: an extent is named once: by a record,
 //! or by a store that ended without one.
 
-use super::receipts::Receipts;
+use super::open_receipts::OpenReceipts;
 use crate::limits::EXTENT_BYTES;
 use crate::log::extent_list::Extent;
 use crate::log::extent_writes::ExtentWriter;
@@ -21,7 +21,7 @@ pub(super) struct ValueExtents {
     /// Extents of stores that ended without a record.
     pub(super) abandoned: Vec<(ExtentWriter, Vec<Extent>)>,
     /// Values that are received before the commands that store them.
-    pub(super) receipts: Receipts,
+    pub(super) receipts: OpenReceipts,
 }
 
 impl ValueExtents {
