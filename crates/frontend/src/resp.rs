@@ -315,8 +315,8 @@ impl RespFrontEnd {
     fn resume_receipts<S: CoreDevice>(&mut self, store: &mut S) -> bool {
         self.shared.has_received = false;
         for index in std::mem::take(&mut self.shared.awaiting_receipt) {
-            if let Some(connection) = self.clients.get_mut(index) {
-                connection.queued.awaiting_receipt = false;
+            if let Some(received) = self.clients.get_mut(index).and_then(|client| client.received.as_mut()) {
+                received.is_queued = false;
             }
             self.read_and_run(store, index);
         }

@@ -114,8 +114,6 @@ pub(crate) struct WorkListFlags {
     pub(crate) flushing: bool,
     /// True if the connection is queued to go on in the next turn.
     pub(crate) unread: bool,
-    /// True if the connection is queued to go on when the device has room for its value.
-    pub(crate) awaiting_receipt: bool,
 }
 
 /// The locked key that a connection's next command waits for.

@@ -10,6 +10,8 @@ pub(crate) struct ReceivedBytes {
     pub(crate) receipt: ValueReceipt,
     /// Bytes that the device has.
     pub(crate) done: usize,
+    /// True if the connection is queued to go on when the device has room.
+    pub(crate) is_queued: bool,
 }
 
 impl ReceivedBytes {

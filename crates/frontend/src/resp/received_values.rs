@@ -95,7 +95,7 @@ impl<S: CoreDevice> TurnContext<'_, S> {
         assert!(is_known, "the parser took a long argument of a client that has not authenticated");
         if let Some(receipt) = self.device.begin_receipt(connection.namespace(), bytes) {
             connection.parser.shorten_argument(receipt.bytes());
-            connection.received = Some(ReceivedBytes { receipt, done: 0 });
+            connection.received = Some(ReceivedBytes { receipt, done: 0, is_queued: false });
         }
     }
 
@@ -135,7 +135,7 @@ impl<S: CoreDevice> TurnContext<'_, S> {
                 Some(bytes)
             }
             Ok(ReceiptStep::NoRoom) => {
-                if !std::mem::replace(&mut connection.queued.awaiting_receipt, true) {
+                if !std::mem::replace(&mut received.is_queued, true) {
                     self.shared.awaiting_receipt.push(connection.index);
                 }
                 None

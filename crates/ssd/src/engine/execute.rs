@@ -79,8 +79,7 @@ pub(crate) fn execute<M: Media>(
     ftl: &mut Ftl<M>,
     operation: &mut DeviceOperation,
 ) -> Result<ExecutionOutcome, StallReason> {
-    let namespace = operation.namespace;
-    let hash = operation.span.first;
+    let (namespace, hash) = (operation.namespace, operation.span.first);
     if operation.is_write() {
         if let Some(status) = ftl.write_refusal() {
             return Ok(ExecutionOutcome::status(status, Sequence(0)));
@@ -95,10 +94,7 @@ pub(crate) fn execute<M: Media>(
     let front_end = operation.front_end;
     let command = match &mut operation.work {
         OperationWork::Expire { address } => return expire(ftl, hash, *address),
-        OperationWork::OpenExtent { receipt } => {
-            ftl.open_receipt_extent(*receipt)?;
-            return Ok(ExecutionOutcome::status(Status::SUCCESS, Sequence(0)));
-        }
+        OperationWork::OpenExtent { receipt } => return open_extent(ftl, *receipt),
         OperationWork::Command(
             SsdCommand::Read { .. } | SsdCommand::Compare { .. } | SsdCommand::Verify { .. },
         ) => {
@@ -166,6 +162,11 @@ pub(crate) fn go_on<M: Media>(
         }
         _ => block_write::go_on(ftl, operation),
     }
+}
+
+fn open_extent<M: Media>(ftl: &mut Ftl<M>, receipt: u64) -> Result<ExecutionOutcome, StallReason> {
+    ftl.open_receipt_extent(receipt)?;
+    Ok(ExecutionOutcome::status(Status::SUCCESS, Sequence(0)))
 }
 
 fn flush<M: Media>(ftl: &Ftl<M>) -> ExecutionOutcome {

@@ -61,7 +61,7 @@ impl<M: Media> SsdDevice<M> {
         for EndedCopy { operation: at, sink } in self.ftl.take_ended_copies() {
             if self.operations[at].end_move(sink) {
                 // It proves its next part in a turn of its own.
-                self.schedule.in_parts.push_front(at);
+                self.schedule.in_parts.push_back(at);
             }
         }
     }

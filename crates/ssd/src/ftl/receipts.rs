@@ -206,7 +206,7 @@ impl<M: Media> Ftl<M> {
             if at < whole {
                 let page = narrow(first + at);
                 self.flash.program_received_page(store.writer, (extent, page), frame);
-            } else if at == whole && end % PAGE_DATA_BYTES > 0 {
+            } else if at == whole && !end.is_multiple_of(PAGE_DATA_BYTES) {
                 *partial = Some((frame, end % PAGE_DATA_BYTES));
             } else {
                 self.flash.return_frame(frame);

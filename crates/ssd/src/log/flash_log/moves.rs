@@ -27,6 +27,8 @@ use std::os::fd::BorrowedFd;
 
 /// The time after which jobs on a channel without a descriptor are looked for again.
 const LOOK_EVERY: Nanos = Nanos(500);
+/// The time after which jobs on channels with descriptors are looked for, whatever the descriptors say.
+const LOOK_AT_LEAST_EVERY: Nanos = Nanos::from_millis(10);
 /// Most jobs that are kept to be filled again.
 const KEPT_JOBS_MAX: usize = 64;
 
@@ -149,9 +151,11 @@ impl<M: Media> FlashLog<M> {
         !self.moves.is_empty()
     }
 
-    /// Returns the time at which jobs in flight must be looked for; `None` if there are none, or a descriptor says their ends.
+    /// Returns the time at which jobs in flight must be looked for; `None` if there are none. Where a descriptor says their ends,
+    /// the time is a bound: a channel whose wake-up fails says nothing.
     pub(crate) fn moves_due(&self, now: Nanos) -> Option<Nanos> {
-        (self.has_moves() && self.moves.mover.must_be_polled()).then(|| now.after(LOOK_EVERY))
+        let interval = if self.moves.mover.must_be_polled() { LOOK_EVERY } else { LOOK_AT_LEAST_EVERY };
+        self.has_moves().then(|| now.after(interval))
     }
 
     /// Returns the descriptors that say the ends of jobs.
