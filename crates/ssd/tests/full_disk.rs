@@ -8,8 +8,8 @@ use headwater_host::clock::{Nanos, UnixMillis};
 use headwater_host::uring::{FileTransfer, FinishedTransfer, RejectedTransfer};
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::{
-    FrontEndId, NamespaceId, ReadRelease, RecordExpiry, SsdCommand, SsdCompletion, ValueSink, ValueSource,
-    WriteCondition,
+    FrontEndId, NamespaceId, ReadRelease, ReceiptStep, RecordExpiry, SsdCommand, SsdCompletion, SubmitError,
+    ValueReceipt, ValueSink, ValueSource, WriteCondition,
 };
 use headwater_ssd::engine::{DeviceConfig, FailedOperation, SsdDevice, StartTime};
 use headwater_ssd::media::FlashGeometry;
@@ -163,6 +163,26 @@ impl FullDiskHost {
         self.run(SsdCommand::Store { key, value: ValueSource::Bytes(value), condition, expiry }).status
     }
 
+    /// Gives the device the bytes of a value, from `done` on, until it has `up_to` of them.
+    fn give(&mut self, receipt: &ValueReceipt, value: &[u8], (mut done, up_to): (usize, usize)) {
+        for _ in 0..TURNS_MAX {
+            let left = &value[done..up_to];
+            let step = self.device.receive(receipt, &mut |slices| {
+                let part = slices[0].len().min(left.len());
+                slices[0][..part].copy_from_slice(&left[..part]);
+                Ok(part)
+            });
+            match step.unwrap() {
+                ReceiptStep::Received(bytes) => done += bytes,
+                ReceiptStep::NoRoom => _ = self.device.poll(self.now, WALL),
+            }
+            if done == up_to {
+                return;
+            }
+        }
+        panic!("the device took {done} of {up_to} bytes");
+    }
+
     fn get(&mut self, key: &str) -> Result<Vec<u8>, Status> {
         let done = self.run(SsdCommand::Retrieve {
             key: Bytes::copy_from_slice(key.as_bytes()),
@@ -217,6 +237,38 @@ fn write_without_space_is_an_error_and_writes_go_on_when_there_is_space_again() 
         for (key, value) in expected {
             assert_eq!(host.get(key), value.map(<[u8]>::to_vec), "{key}, restarted: {restarted}");
         }
+    }
+}
+
+#[test]
+fn value_on_its_way_is_refused_without_space_and_the_next_one_is_stored() {
+    let directory = TempDir::new().unwrap();
+    let mut host = FullDiskHost::create(directory.path());
+    let value: Vec<u8> = (0..600_000_u32).map(|number| number.to_le_bytes()[0]).collect();
+    let received = |receipt: &ValueReceipt| {
+        let rest = Bytes::copy_from_slice(&value[receipt.bytes()..]);
+        let value = ValueSource::Received { receipt: receipt.clone(), rest };
+        let (condition, expiry) = (WriteCondition::Always, RecordExpiry::Never);
+        SsdCommand::Store { key: Bytes::from_static(b"long"), value, condition, expiry }
+    };
+    let receipt = host.device.begin_receipt(NamespaceId::FIRST, value.len()).unwrap();
+    host.give(&receipt, &value, (0, 300_000));
+    host.fill(PIECE as u64..u64::MAX);
+    assert_eq!(host.set("other", b"refused"), Status::CAPACITY_EXCEEDED);
+    assert!(host.device.begin_receipt(NamespaceId::FIRST, value.len()).is_none());
+    host.give(&receipt, &value, (300_000, receipt.bytes()));
+    let refused = host.device.submit(FRONT_END, NamespaceId::FIRST, 1, received(&receipt));
+    assert_eq!(refused, Err(SubmitError::Refused(Status::CAPACITY_EXCEEDED)));
+    host.fill(0..0);
+    host.pass_time();
+    assert_eq!(host.get("long"), Err(Status::KEY_DOES_NOT_EXIST));
+    drop(receipt);
+    for _ in 0..20 {
+        let receipt =
+            host.device.begin_receipt(NamespaceId::FIRST, value.len()).expect("there is space again");
+        host.give(&receipt, &value, (0, receipt.bytes()));
+        assert_eq!(host.run(received(&receipt)).status, Status::SUCCESS);
+        assert_eq!(host.get("long").as_deref(), Ok(&value[..]));
     }
 }
 

@@ -82,8 +82,10 @@ impl<S: CoreDevice> TurnContext<'_, S> {
 
     #[cold]
     fn try_receipt(&mut self, connection: &mut RespConnection) {
+        let is_known = connection.authenticated || self.shared.settings.password.is_none();
         // Once a buffer is made for the whole value, that buffer receives it.
-        if connection.has_long_input() || !connection.pending.is_done() || connection.transaction.is_open() {
+        let has_buffer = connection.has_long_input();
+        if !is_known || has_buffer || !connection.pending.is_done() || connection.transaction.is_open() {
             return;
         }
         let Some(bytes) = connection.stored_value() else { return };
@@ -91,8 +93,6 @@ impl<S: CoreDevice> TurnContext<'_, S> {
         if connection.missing_bytes() == 0 {
             return;
         }
-        let is_known = connection.authenticated || self.shared.settings.password.is_none();
-        assert!(is_known, "the parser took a long argument of a client that has not authenticated");
         if let Some(receipt) = self.device.begin_receipt(connection.namespace(), bytes) {
             connection.parser.shorten_argument(receipt.bytes());
             connection.received = Some(ReceivedBytes { receipt, done: 0, is_queued: false });

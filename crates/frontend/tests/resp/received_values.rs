@@ -9,7 +9,7 @@ use headwater_ssd::media::memory::MemoryMedia;
 use std::collections::BTreeMap;
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 
 const WALL: UnixMillis = UnixMillis(1_000_000);
 const EXTENT: usize = 262_144;
@@ -233,4 +233,31 @@ fn a_slow_client_holds_no_key_and_delays_no_other_client() {
     bench.finish(&mut random);
     bench.ask(quick, &[b"GET", b"k"], &bulk(&long));
     bench.finish(&mut random);
+}
+
+#[test]
+fn a_client_that_ends_its_side_behind_a_value_gets_its_reply() {
+    let mut bench = ReceiptBench::new(64);
+    for round in 0..20_usize {
+        let client = bench.connect();
+        let value = vec![round.to_le_bytes()[0]; 2 * EXTENT + round];
+        bench.ask(client, &[b"SET", b"k", &value], b"+OK\r\n");
+        // In some rounds the whole value and the end arrive at once, if the kernel has room for them.
+        let alone = if round % 2 == 0 { 0 } else { 100 };
+        for exchange in 0.. {
+            bench.exchange(client, usize::MAX);
+            if bench.clients[client].unsent.is_empty() {
+                break;
+            }
+            if exchange >= alone {
+                bench.turn();
+            }
+        }
+        bench.clients[client].stream.shutdown(Shutdown::Write).unwrap();
+        while bench.clients[client].received.len() < 5 {
+            bench.exchange(client, 0);
+            bench.turn();
+        }
+        assert_eq!(bench.clients.pop().unwrap().received, b"+OK\r\n", "round {round}");
+    }
 }
