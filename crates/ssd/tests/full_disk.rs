@@ -260,7 +260,10 @@ fn value_on_its_way_is_refused_without_space_and_the_next_one_is_stored() {
     let refused = host.device.submit(FRONT_END, NamespaceId::FIRST, 1, received(&receipt));
     assert_eq!(refused, Err(SubmitError::Refused(Status::CAPACITY_EXCEEDED)));
     host.fill(0..0);
-    host.pass_time();
+    while host.device.poll(host.now, WALL) {}
+    while host.device.stats().lack_of_space.is_some() {
+        host.pass_time();
+    }
     assert_eq!(host.get("long"), Err(Status::KEY_DOES_NOT_EXIST));
     drop(receipt);
     for _ in 0..20 {

@@ -64,9 +64,11 @@ impl ReceiptBench {
     fn exchange(&mut self, client: usize, most: usize) {
         let SendingClient { stream, unsent, received, .. } = &mut self.clients[client];
         let part: Vec<u8> = unsent.iter().take(most).copied().collect();
-        match stream.write(&part) {
-            Ok(sent) => drop(unsent.drain(..sent)),
-            Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
+        if !part.is_empty() {
+            match stream.write(&part) {
+                Ok(sent) => drop(unsent.drain(..sent)),
+                Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
+            }
         }
         let before = received.len();
         received.resize(before + READ_BYTES, 0);
@@ -238,9 +240,9 @@ fn a_slow_client_holds_no_key_and_delays_no_other_client() {
 #[test]
 fn a_client_that_ends_its_side_behind_a_value_gets_its_reply() {
     let mut bench = ReceiptBench::new(64);
-    for round in 0..20_usize {
+    for (round, fill) in (0..20_usize).zip(1_u8..) {
         let client = bench.connect();
-        let value = vec![round.to_le_bytes()[0]; 2 * EXTENT + round];
+        let value = vec![fill; 2 * EXTENT + round];
         bench.ask(client, &[b"SET", b"k", &value], b"+OK\r\n");
         // In some rounds the whole value and the end arrive at once, if the kernel has room for them.
         let alone = if round % 2 == 0 { 0 } else { 100 };
