@@ -14,7 +14,7 @@ use headwater_ssd::engine::{DeviceConfig, SsdDevice, StartTime};
 use headwater_ssd::media::FlashGeometry;
 use headwater_ssd::media::memory::MemoryMedia;
 use headwater_ssd::namespace::{Namespace, NamespaceChange, NamespaceKind, NamespaceLimits};
-use std::io::{self, IoSliceMut};
+use std::io::{self, Read};
 
 const FRONT_END: FrontEndId = FrontEndId(1);
 const WALL: UnixMillis = UnixMillis(1_000_000);
@@ -42,16 +42,8 @@ fn text(bytes: usize, salt: u64) -> Vec<u8> {
 
 /// Gives the device at most `most` bytes of a value.
 fn give(device: &mut ReceiptDevice, receipt: &ValueReceipt, bytes: &[u8], most: usize) -> ReceiptStep {
-    let mut source = |slices: &mut [IoSliceMut<'_>]| {
-        let mut given = 0;
-        for slice in slices {
-            let part = slice.len().min(most.min(bytes.len()) - given);
-            slice[..part].copy_from_slice(&bytes[given..given + part]);
-            given += part;
-        }
-        Ok(given)
-    };
-    device.receive(receipt, &mut source).unwrap()
+    let mut part = &bytes[..bytes.len().min(most)];
+    device.receive(receipt, &mut |slices| part.read_vectored(slices)).unwrap()
 }
 
 /// Gives the device the first bytes of a value, in parts of random length. Returns its receipt.

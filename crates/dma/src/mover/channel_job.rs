@@ -3,9 +3,10 @@
 //! Input: a checked job. Output: its memories, piece by piece, for the device; what is done of it. Invariant: the job owns its
 //! memories, and goes with them to the queue or engine, which returns it when the device is done.
 
+use super::channel::{EndedJob, JobEnd};
 use super::job::{MemoryPlace, MemoryRange, MoveJob, MoveStep, StepResult};
 use super::memory::MoveMemory;
-use super::run::run_part;
+use super::run::{flush_done, run_part};
 use crate::iova::RegionPiece;
 use headwater_host::clock::Nanos;
 use headwater_host::copy::join_crc32c;
@@ -134,10 +135,18 @@ impl ChannelJob {
 
     /// Does the rest of a step by the CPU, if the device did its first bytes. The mover, which gets the job, would begin the
     /// step again, and a later step may have written what those bytes were read from.
-    pub(super) fn finish_begun_step(&mut self) {
+    fn finish_begun_step(&mut self) {
         if self.offset > 0 {
             self.do_by_cpu(self.job.steps[self.step()].bytes() - self.offset);
         }
+    }
+
+    /// Ends the job: done if each step has a result, else abandoned behind those that have one.
+    pub(super) fn into_ended(mut self, token: u64, now: Nanos) -> EndedJob {
+        self.finish_begun_step();
+        flush_done(&mut self.job);
+        let end = if self.is_done() { JobEnd::Done } else { JobEnd::Abandoned };
+        EndedJob { token, job: self.job, end, elapsed: now.since(self.submitted) }
     }
 
     /// Ends the present step.

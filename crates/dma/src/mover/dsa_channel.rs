@@ -30,7 +30,6 @@ use super::MoveJob;
 use super::channel::{ChannelRefusal, EndedJob, JobEnd, MoveChannel, PageFaultCounters, RefusedJob};
 use super::channel_job::ChannelJob;
 use super::policy::{CacheWrites, ChannelTraits, MoveOperation, OperationSet};
-use super::run::flush_done;
 use headwater_host::clock::Nanos;
 use headwater_host::dsa::{
     DsaInstructions, DsaOpcode, DsaOpcodeSet, DsaQueue, OpenQueueError, QueuedOperation, SoftwarePortal,
@@ -213,16 +212,13 @@ impl DsaChannel {
         }
     }
 
-    /// Ends a job: done if each step has a result, else abandoned behind those that have one.
-    fn end(&mut self, token: u64, mut work: ChannelJob, now: Nanos) {
-        work.finish_begun_step();
-        flush_done(&mut work.job);
-        let end = if work.is_done() { JobEnd::Done } else { JobEnd::Abandoned };
-        if end == JobEnd::Abandoned {
+    /// Ends a job, and counts one that is abandoned.
+    fn end(&mut self, token: u64, work: ChannelJob, now: Nanos) {
+        let ended = work.into_ended(token, now);
+        if ended.end == JobEnd::Abandoned {
             self.counters.update(|counters| counters.abandoned += 1);
         }
-        let elapsed = now.since(work.submitted);
-        self.ended.push_back(EndedJob { token, job: work.job, end, elapsed });
+        self.ended.push_back(ended);
     }
 
     /// Takes the rounds that the device is done with.

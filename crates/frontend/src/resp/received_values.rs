@@ -21,7 +21,7 @@ use crate::core_device::CoreDevice;
 use headwater_ssd::command::{ReceiptStep, SsdCommand, ValueSource};
 use headwater_ssd::limits::EXTENT_BYTES;
 use rustix::io::{Errno, readv};
-use std::io::{self, IoSliceMut};
+use std::io::{self, Read};
 use std::os::fd::AsFd;
 
 impl CommandPlan {
@@ -43,9 +43,9 @@ impl RespConnection {
         self.received.as_ref().is_some_and(ReceivedBytes::is_incomplete)
     }
 
-    /// Returns the length of the present argument, if it is a long one that ends a command whose value is only stored.
+    /// Returns the length of the present argument, if it ends a command whose value is only stored.
     fn stored_value(&self) -> Option<usize> {
-        let last = self.parser.last_argument().filter(|last| last.bytes >= EXTENT_BYTES)?;
+        let last = self.parser.last_argument()?;
         let (name, value_at) = (last.arguments.first()?, last.arguments.len());
         let is_stored = match lookup(&self.input[name.range()])? {
             RespCommand::Set => value_at == 2,
@@ -60,7 +60,8 @@ impl<S: CoreDevice> TurnContext<'_, S> {
     /// Lets the device receive the present argument, if that is a long value that the device takes.
     #[inline]
     pub(crate) fn begin_receipt(&mut self, connection: &mut RespConnection) {
-        if connection.received.is_none() && connection.parser.last_argument().is_some() {
+        let last = connection.parser.last_argument();
+        if connection.received.is_none() && last.is_some_and(|last| last.bytes >= EXTENT_BYTES) {
             self.try_receipt(connection);
         }
     }
@@ -108,8 +109,8 @@ impl<S: CoreDevice> TurnContext<'_, S> {
         let step = if input.len() > position {
             let arrived = &input[position..];
             let left = received.receipt.bytes() - received.done;
-            let arrived = &arrived[..arrived.len().min(left)];
-            self.device.receive(&received.receipt, &mut |slices| Ok(copy_to(slices, arrived)))
+            let mut arrived = &arrived[..arrived.len().min(left)];
+            self.device.receive(&received.receipt, &mut |slices| arrived.read_vectored(slices))
         } else {
             self.device.receive(&received.receipt, &mut |slices| {
                 room = slices.iter().map(|slice| slice.len()).sum();
@@ -164,17 +165,6 @@ fn end_reading(connection: &mut RespConnection, error: &io::Error) {
     }
 }
 
-/// Copies bytes to slices, in order. Returns how many found room.
-fn copy_to(slices: &mut [IoSliceMut<'_>], bytes: &[u8]) -> usize {
-    let mut done = 0;
-    for slice in slices {
-        let part = slice.len().min(bytes.len() - done);
-        slice[..part].copy_from_slice(&bytes[done..done + part]);
-        done += part;
-    }
-    done
-}
-
 /// Removes bytes behind the header of an argument, which moves up to what follows.
 fn remove(input: &mut bytes::BytesMut, header: usize, bytes: usize) {
     input.copy_within(..header, bytes);
@@ -196,18 +186,5 @@ mod tests {
             let expected = [&b"abcdefgh"[..header], &b"abcdefgh"[header + bytes..]].concat();
             assert_eq!(input[..], expected, "{bytes} bytes behind {header}");
         }
-    }
-
-    #[test]
-    fn bytes_are_copied_to_slices_in_order() {
-        let (mut first, mut second) = ([0; 3], [0; 4]);
-        for bytes in [&b""[..], b"ab", b"abc", b"abcde", b"abcdefg", b"abcdefghi"] {
-            (first, second) = ([0; 3], [0; 4]);
-            let mut slices = [IoSliceMut::new(&mut first), IoSliceMut::new(&mut second)];
-            let done = copy_to(&mut slices, bytes);
-            assert_eq!(done, bytes.len().min(7));
-            assert_eq!([&first[..], &second[..]].concat()[..done], bytes[..done]);
-        }
-        assert_eq!((first, second), (*b"abc", *b"defg"));
     }
 }

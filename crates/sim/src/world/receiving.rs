@@ -8,7 +8,7 @@ use super::{FailureCause, SimWorld};
 use crate::simulated_device::SimulatedDevice;
 use bytes::Bytes;
 use headwater_ssd::command::{NamespaceId, ReceiptStep, SsdCommand, ValueReceipt, ValueSource};
-use std::io::IoSliceMut;
+use std::io::Read;
 
 /// Values that are on their way at a time.
 const ARRIVING_MAX: usize = 4;
@@ -46,18 +46,6 @@ impl ReceivingClients {
     }
 }
 
-/// Writes at most `most` bytes to slices, in order, and returns how many.
-fn fill(slices: &mut [IoSliceMut<'_>], bytes: &[u8], most: usize) -> usize {
-    let bytes = &bytes[..bytes.len().min(most)];
-    let mut done = 0;
-    for slice in slices {
-        let part = slice.len().min(bytes.len() - done);
-        slice[..part].copy_from_slice(&bytes[done..done + part]);
-        done += part;
-    }
-    done
-}
-
 impl<E: SimulatedDevice> SimWorld<'_, E> {
     /// Submits a command of a client, or begins to receive its value. Returns `None` if the device is busy.
     pub(super) fn submit_or_receive(
@@ -90,7 +78,8 @@ impl<E: SimulatedDevice> SimWorld<'_, E> {
         let one = &mut arriving[at];
         let most = [rng.usize(1..100), rng.usize(1..9_000), rng.usize(1..300_000)][rng.usize(..3)];
         let left = &one.value[one.done..one.receipt.bytes()];
-        let step = engine.receive(&one.receipt, &mut |slices| Ok(fill(slices, left, most)));
+        let mut part = &left[..left.len().min(most)];
+        let step = engine.receive(&one.receipt, &mut |slices| part.read_vectored(slices));
         if let ReceiptStep::Received(bytes) = step.expect("a source of the simulator does not fail") {
             one.done += bytes;
         }
