@@ -131,28 +131,50 @@ pub(crate) unsafe fn copy_out_crc32c(to: *mut u8, src: &[u8], seed: u32) -> u32 
 
 /// Returns the CRC-32C of two runs of bytes, one behind the other, from the CRC of each and the length of the second.
 #[must_use]
-pub const fn join_crc32c(first: u32, second: u32, second_bytes: usize) -> u32 {
-    fold::shifted(first, second_bytes) ^ second
+pub fn join_crc32c(first: u32, second: u32, second_bytes: usize) -> u32 {
+    shift_crc32c(first, second_bytes) ^ second
 }
 
-/// A length of which checksums are joined often: what the join of [`join_crc32c`] computes from it is computed once.
+/// Returns what bits that are flipped in four bytes, read as a little-endian number, flip in the CRC-32C of a run that these
+/// four bytes begin.
+#[must_use]
+pub fn shift_crc32c(bits: u32, run_bytes: usize) -> u32 {
+    kernels().product(CrcLength::new(run_bytes).factor, bits)
+}
+
+/// A length by which checksums are joined: what the join of [`join_crc32c`] computes from it is computed once.
 #[derive(Clone, Copy, Debug)]
 pub struct CrcLength {
     factor: u32,
 }
 
 impl CrcLength {
-    /// Returns the length of `bytes` bytes.
+    /// Returns the length of `bytes` bytes, at compile time: at run time [`new`](Self::new) is much faster.
     #[must_use]
     pub const fn of(bytes: usize) -> Self {
         Self { factor: fold::power_of_bytes(bytes) }
     }
 
+    /// Returns the length of `bytes` bytes.
+    #[must_use]
+    pub fn new(bytes: usize) -> Self {
+        let mut factor = fold::SHIFTS[0][bytes % 64];
+        let mut left = bytes / 64;
+        for digit in &fold::SHIFTS[1..] {
+            if left == 0 {
+                break;
+            }
+            factor = kernels().product(digit[left % 64], factor);
+            left /= 64;
+        }
+        Self { factor }
+    }
+
     /// Returns the CRC-32C of two runs of bytes, one behind the other, from the CRC of each; the second has this length.
     #[must_use]
     #[inline]
-    pub const fn join(self, first: u32, second: u32) -> u32 {
-        fold::product(self.factor, first) ^ second
+    pub fn join(self, first: u32, second: u32) -> u32 {
+        kernels().product(self.factor, first) ^ second
     }
 }
 

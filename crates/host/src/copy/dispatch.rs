@@ -3,7 +3,7 @@
 //! Input: the CPU's features. Output: one of a few constant [`KernelTable`] tables. Invariant: a table is only ever
 //! reachable through [`kernels`] or [`available`] on a CPU that has the instructions its functions use.
 
-use super::portable;
+use super::{fold, portable};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -17,6 +17,8 @@ type CopyInCrcKernel = unsafe fn(u32, &mut [u8], *const u8) -> u32;
 /// A function that copies to shared memory, and continues the state over the bytes. Its caller promises that the target is
 /// writable for the length of the slice, and apart from it.
 type CopyOutCrcKernel = unsafe fn(u32, *mut u8, &[u8]) -> u32;
+/// A function that multiplies two remainders.
+type ProductKernel = unsafe fn(u32, u32) -> u32;
 /// A function that copies past the cache; both slices have one length.
 type StreamKernel = unsafe fn(&mut [u8], &[u8]);
 
@@ -27,6 +29,7 @@ pub(super) struct KernelTable {
     pub(super) copy_crc: CopyCrcKernel,
     pub(super) copy_in_crc: CopyInCrcKernel,
     pub(super) copy_out_crc: CopyOutCrcKernel,
+    pub(super) product: ProductKernel,
     pub(super) stream: StreamKernel,
 }
 
@@ -65,6 +68,12 @@ impl KernelTable {
     }
 
     #[inline]
+    pub(super) fn product(&self, left: u32, right: u32) -> u32 {
+        // SAFETY: features as above.
+        unsafe { (self.product)(left, right) }
+    }
+
+    #[inline]
     pub(super) fn stream(&self, dst: &mut [u8], src: &[u8]) {
         // SAFETY: as above; the two slices cannot overlap, one of them is unique.
         unsafe { (self.stream)(dst, src) }
@@ -98,12 +107,13 @@ static PORTABLE: KernelTable = KernelTable {
     copy_crc: portable::copy_crc,
     copy_in_crc: portable::copy_in_crc,
     copy_out_crc: portable::copy_out_crc,
+    product: fold::product,
     stream: portable::stream,
 };
 
 #[cfg(target_arch = "x86_64")]
 mod tables {
-    use super::super::{avx2, avx512, portable, stream, x86};
+    use super::super::{avx2, avx512, fold, portable, stream, x86};
     use super::KernelTable;
 
     pub(super) static SSE42: KernelTable = KernelTable {
@@ -112,6 +122,7 @@ mod tables {
         copy_crc: x86::copy_crc_words,
         copy_in_crc: x86::copy_in_crc_words,
         copy_out_crc: x86::copy_out_crc_words,
+        product: fold::product,
         stream: portable::stream,
     };
 
@@ -121,6 +132,7 @@ mod tables {
         copy_crc: x86::copy_crc,
         copy_in_crc: x86::copy_in_crc,
         copy_out_crc: x86::copy_out_crc,
+        product: x86::product,
         stream: portable::stream,
     };
 
@@ -130,6 +142,7 @@ mod tables {
         copy_crc: x86::copy_crc,
         copy_in_crc: x86::copy_in_crc,
         copy_out_crc: x86::copy_out_crc,
+        product: x86::product,
         stream: stream::stream_avx2,
     };
 
@@ -139,6 +152,7 @@ mod tables {
         copy_crc: avx2::copy_crc,
         copy_in_crc: avx2::copy_in_crc,
         copy_out_crc: avx2::copy_out_crc,
+        product: x86::product,
         stream: stream::stream_avx2,
     };
 
@@ -148,6 +162,7 @@ mod tables {
         copy_crc: avx512::copy_crc,
         copy_in_crc: avx512::copy_in_crc,
         copy_out_crc: avx512::copy_out_crc,
+        product: x86::product,
         stream: stream::stream_avx512,
     };
 }

@@ -44,13 +44,8 @@ pub(super) const fn product(left: u32, mut right: u32) -> u32 {
 }
 
 /// Returns the factor by which so many bytes behind a run shift the CRC of the run.
-pub(super) const fn power_of_bytes(bytes: usize) -> u32 {
-    shifted(1 << 31, bytes)
-}
-
-/// Returns the CRC of bytes with this CRC, followed by so many zero bytes, without the inversions of those.
-pub(super) const fn shifted(crc: u32, mut bytes: usize) -> u32 {
-    let mut factor = crc;
+pub(super) const fn power_of_bytes(mut bytes: usize) -> u32 {
+    let mut factor = 1 << 31;
     let mut power = power_of_x(8);
     while bytes > 0 {
         if bytes & 1 == 1 {
@@ -61,6 +56,35 @@ pub(super) const fn shifted(crc: u32, mut bytes: usize) -> u32 {
     }
     factor
 }
+
+/// Digits of a length in [`SHIFTS`].
+const DIGITS: usize = usize::BITS.div_ceil(6) as usize;
+
+/// The factors of lengths, a digit of six bits at a time: `SHIFTS[k][d]` is that of `d << 6 * k` bytes.
+pub(super) static SHIFTS: [[u32; 64]; DIGITS] = shifts();
+
+const fn shifts() -> [[u32; 64]; DIGITS] {
+    let mut shifts = [[1 << 31; 64]; DIGITS];
+    let mut step = power_of_x(8);
+    let mut digit = 0;
+    while digit < DIGITS {
+        let mut count = 1;
+        while count < 64 {
+            shifts[digit][count] = product(step, shifts[digit][count - 1]);
+            count += 1;
+        }
+        step = product(step, shifts[digit][63]);
+        digit += 1;
+    }
+    shifts
+}
+
+/// `x^-64 mod P`: the powers of x repeat after `2^31 - 1`.
+pub(super) const X_TO_MINUS_64: u32 = {
+    // Eight bits a byte: the exponent is made a multiple of eight by whole rounds.
+    let round = (1 << 31) - 1;
+    power_of_bytes((8 * round - 64) / 8)
+};
 
 /// The slicing tables: `TABLES[k][b]` is byte `b` followed by `k` zero bytes.
 pub(super) static TABLES: [[u32; 256]; 8] = tables();

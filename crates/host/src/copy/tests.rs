@@ -59,9 +59,48 @@ fn joined_crc_is_that_of_both_runs() {
             let (left, right) = (&bytes[..first], &bytes[first..first + second]);
             let joined = join_crc32c(crc32c(0, left), crc32c(0, right), second);
             assert_eq!(joined, bitwise(0, &bytes[..first + second]), "{first} and {second} bytes");
-            let joined = CrcLength::of(second).join(crc32c(0, left), crc32c(0, right));
-            assert_eq!(joined, bitwise(0, &bytes[..first + second]), "{first} and {second} bytes");
+            for length in [CrcLength::of(second), CrcLength::new(second)] {
+                let joined = length.join(crc32c(0, left), crc32c(0, right));
+                assert_eq!(joined, bitwise(0, &bytes[..first + second]), "{first} and {second} bytes");
+            }
         }
+    }
+}
+
+#[test]
+fn flipped_bits_of_the_first_bytes_flip_as_much_of_the_crc_as_is_said() {
+    let mut bytes = noise(5_000, 4);
+    for length in (4..200).chain([4_032, 4_095, 4_096, 5_000]) {
+        let before = bitwise(7, &bytes[..length]);
+        for bits in [1, 0x8000_0000, 0x9B34_0C71_u32] {
+            bits.to_le_bytes().iter().zip(&mut bytes).for_each(|(bits, byte)| *byte ^= bits);
+            let after = bitwise(7, &bytes[..length]);
+            assert_eq!(before ^ after, shift_crc32c(bits, length), "{bits:x} of {length} bytes");
+            bits.to_le_bytes().iter().zip(&mut bytes).for_each(|(bits, byte)| *byte ^= bits);
+        }
+    }
+}
+
+#[test]
+fn every_product_of_remainders_is_the_one_by_definition() {
+    let seed = fastrand::u64(..);
+    let mut random = fastrand::Rng::with_seed(seed);
+    let edges = [0, 1, POLYNOMIAL, 1 << 31, u32::MAX];
+    let some = (0..1_000).map(|_| (random.u32(..), random.u32(..)));
+    let all = edges.iter().flat_map(|left| edges.map(|right| (*left, right))).chain(some);
+    for (left, right) in all {
+        for kernel in available() {
+            let expected = fold::product(left, right);
+            assert_eq!(kernel.product(left, right), expected, "{} {left:x} {right:x}, seed {seed}", kernel.name);
+        }
+    }
+}
+
+#[test]
+fn lengths_are_the_same_at_run_time_as_at_compile_time() {
+    for bytes in (0..5_000).chain([1 << 18, (1 << 18) - 1, 1 << 30, usize::MAX]) {
+        let (run, compile) = (CrcLength::new(bytes), CrcLength::of(bytes));
+        assert_eq!(run.join(0x1357_9BDF, 0), compile.join(0x1357_9BDF, 0), "{bytes} bytes");
     }
 }
 

@@ -4,7 +4,7 @@
 //! process the message in 64-byte steps; the result is a message of 16 bytes, which the crc32 instruction finishes.
 
 use super::byte_pass::{BytePass, CopyRoute};
-use super::fold::multipliers;
+use super::fold::{X_TO_MINUS_64, multipliers};
 use std::arch::x86_64::{
     __m128i, _mm_clmulepi64_si128, _mm_crc32_u8, _mm_crc32_u16, _mm_crc32_u32, _mm_crc32_u64,
     _mm_cvtsi32_si128, _mm_cvtsi128_si64, _mm_extract_epi64, _mm_set_epi64x, _mm_xor_si128,
@@ -139,6 +139,24 @@ pub(super) fn fold(lane: __m128i, by: __m128i) -> __m128i {
 pub(super) fn crc_of_lane(lane: __m128i) -> u32 {
     let first = _mm_crc32_u64(0, _mm_cvtsi128_si64(lane).cast_unsigned());
     _mm_crc32_u64(first, _mm_extract_epi64::<1>(lane).cast_unsigned()) as u32
+}
+
+/// Returns the product of two remainders.
+#[target_feature(enable = "sse4.2,pclmulqdq")]
+pub(super) fn product(left: u32, right: u32) -> u32 {
+    // Each step multiplies by x^32 too, which the second one takes back.
+    shifted_product(shifted_product(left, right), X_TO_MINUS_64)
+}
+
+/// Returns the product of two remainders and of x^32.
+#[target_feature(enable = "sse4.2,pclmulqdq")]
+#[inline]
+#[expect(clippy::cast_possible_truncation, reason = "the instruction leaves the upper half zero")]
+fn shifted_product(left: u32, right: u32) -> u32 {
+    let (left, right) = (_mm_cvtsi32_si128(left.cast_signed()), _mm_cvtsi32_si128(right.cast_signed()));
+    // A carry-less product of reflected numbers is one bit low.
+    let product = _mm_cvtsi128_si64(_mm_clmulepi64_si128::<0x00>(left, right)).cast_unsigned() << 1;
+    _mm_crc32_u64(0, product) as u32
 }
 
 #[target_feature(enable = "sse2")]
