@@ -9,6 +9,7 @@
 //! The callers decide when to seal, flush and collect.
 
 pub mod blocks;
+mod checked_append;
 mod commit_gathering;
 pub mod commit_record;
 pub(crate) mod commit_records;
@@ -23,6 +24,7 @@ pub mod page_cache;
 mod page_programs;
 pub(crate) mod page_proof;
 pub(crate) mod page_reads;
+mod page_sum;
 pub mod page_version1;
 pub mod prefix;
 pub(crate) mod recent_namespaces;
@@ -46,6 +48,7 @@ use headwater_dma::frame::MediaFrame;
 use headwater_host::clock::Nanos;
 use headwater_host::copy::crc32c;
 use page_programs::PagePrograms;
+use page_sum::PageSum;
 use record_writer::RecordWriter;
 
 pub use record_source::RecordSource;
@@ -77,8 +80,8 @@ struct OpenBlock {
     /// Bit `n` is set if the open page holds a record of namespace `n`, or a part of one.
     namespaces: u32,
     frame: Option<MediaFrame>,
-    /// Checksum of the data of the open page, if one piece of a record fills it.
-    whole: Option<u32>,
+    /// The checksum of the open page so far.
+    sum: PageSum,
 }
 
 /// The log of a device, with its one write frontier.
@@ -233,13 +236,15 @@ impl RecordLog {
     ) -> RecordAddress {
         let flags = self.place(dram, blocks, header);
         let checksum = if flags == header.flags { checksum } else { ChecksumMode::Compute };
-        let header = RecordHeader { flags, ..*header };
+        let crc = if checksum == ChecksumMode::Keep { header.crc } else { 0 };
+        let header = RecordHeader { flags, crc, ..*header };
         self.appended = self.appended.max(header.sequence);
         let address = self.start_record(dram);
         blocks.raise_max_sequence(address.block(), header.sequence);
         let filled_before = self.programs.filled();
         let encoded = header.encode();
         let mut writer = RecordWriter::new(self, dram, blocks, (address, &header));
+        writer.prepare(header.payload_end() - HEADER_BYTES);
         writer.put(&encoded);
         match checksum {
             ChecksumMode::Keep => payload.iter().for_each(|piece| match piece {
@@ -259,9 +264,7 @@ impl RecordLog {
                         crc = writer.put_client(segments, *at..at + len, crc);
                     }
                 });
-                let offset = address.offset_in_block() % PAGE_DATA_BYTES;
-                self.record_start_page(address.page(), filled_before)[offset..offset + 4]
-                    .copy_from_slice(&crc.to_le_bytes());
+                self.set_record_crc(address, filled_before, crc);
             }
         }
         self.align();
@@ -294,20 +297,26 @@ impl RecordLog {
         RecordAddress::in_block(open.block, open.page * PAGE_DATA_BYTES + open.offset)
     }
 
-    /// Returns the frame that holds the start of the record being appended.
-    fn record_start_page(&mut self, page: PageAddress, filled_before: usize) -> &mut [u8] {
-        if let Some(filled) = self.programs.filled_page(filled_before, page) {
-            return filled;
+    /// Writes the checksum of the record being appended into its header, where there is 0.
+    fn set_record_crc(&mut self, address: RecordAddress, filled_before: usize, crc: u32) {
+        let at = address.offset_in_block() % PAGE_DATA_BYTES;
+        if let Some((page, sum)) = self.programs.filled_page(filled_before, address.page()) {
+            page[at..at + 4].copy_from_slice(&crc.to_le_bytes());
+            sum.set_number(crc, PAGE_DATA_BYTES - at);
+        } else {
+            let open = self.open.as_mut().expect("the record starts in the open page");
+            let page = open.frame.as_mut().expect("the record starts in the open page");
+            page[at..at + 4].copy_from_slice(&crc.to_le_bytes());
+            open.sum.set_number(crc, open.offset - at);
         }
-        let open = self.open.as_mut().and_then(|open| open.frame.as_mut());
-        open.expect("the record starts in the open page")
     }
 
     /// Pads the open page to the next record boundary.
     fn align(&mut self) {
-        if let Some(OpenBlock { frame: Some(frame), offset, .. }) = self.open.as_mut() {
+        if let Some(OpenBlock { frame: Some(frame), offset, sum, .. }) = self.open.as_mut() {
             let aligned = offset.next_multiple_of(UNIT_BYTES);
             frame[*offset..aligned].fill(0);
+            sum.add(&frame[*offset..aligned]);
             *offset = aligned;
         }
     }
@@ -362,7 +371,8 @@ impl RecordLog {
             self.recent.push(std::mem::take(&mut open.namespaces));
             blocks.set_last_tick(open.block, tick);
         }
-        self.programs.push(address, frame, kind, open.whole.take());
+        let sum = std::mem::replace(&mut open.sum, PageSum::EMPTY).ended(&frame, open.offset);
+        self.programs.push(address, frame, kind, sum);
         self.needs_guard = kind == PageKind::Log;
         open.page += 1;
         open.offset = 0;
@@ -428,7 +438,7 @@ impl RecordLog {
             first: NO_RECORD,
             namespaces: 0,
             frame: None,
-            whole: None,
+            sum: PageSum::EMPTY,
         });
     }
 

@@ -98,6 +98,8 @@ mutants! {
     // Proof of the medium.
     /// The checksum of a page's data is ignored.
     PageChecksumIgnored,
+    /// The checksum of a page that is not full lacks the rest of it.
+    PageRestUnsummed,
     /// A page that lies elsewhere than it says counts.
     OwnAddressIgnored,
     /// A page enters the page cache although it is not the one that was programmed there.

@@ -15,7 +15,7 @@ use super::{Ftl, RecordPieces, StallReason};
 use crate::config::VictimPolicy;
 use crate::index::{EntryLifetime, IndexEntry, RecordIndex};
 use crate::log::blocks::BlockState;
-use crate::log::flash_log::DIRECT_PIECES_MAX;
+use crate::log::flash_log::{CHECKED_PIECES_MAX, CheckedMove};
 use crate::log::page::NO_RECORD;
 use crate::log::record::{FLAGS_BATCH, HEADER_BYTES, RecordAddress, RecordHeader, UNIT_BYTES};
 use crate::log::{ChecksumMode, RecordSource};
@@ -369,10 +369,9 @@ impl<M: Media> Ftl<M> {
             }
             return Ok(MoveOutcome::Done);
         }
-        if !self.is_intact(entry, header)? {
+        let Some(address) = self.append_intact(entry, header)? else {
             return Ok(MoveOutcome::Damaged);
-        }
-        let address = self.append_moved(entry, header)?;
+        };
         self.flash.blocks_mut().remove_tombstone(entry.address, entry.units);
         self.flash.blocks_mut().add_tombstone(address, entry.units, header.sequence);
         Ok(MoveOutcome::Done)
@@ -384,10 +383,9 @@ impl<M: Media> Ftl<M> {
         if !is_live || self.retire_cleared(hash, entry, header) {
             return Ok(MoveOutcome::Done);
         }
-        if !self.is_intact(entry, header)? {
+        let Some(address) = self.append_intact(entry, header)? else {
             return Ok(MoveOutcome::Damaged);
-        }
-        let address = self.append_moved(entry, header)?;
+        };
         let lifetime = if header.expiry_ms == 0 { EntryLifetime::Unlimited } else { EntryLifetime::Limited };
         let moved = IndexEntry { address, lifetime, ..entry };
         self.catalog.relocate(hash, entry.address, moved, header.expiry_ms);
@@ -399,36 +397,57 @@ impl<M: Media> Ftl<M> {
         Ok(MoveOutcome::Done)
     }
 
-    /// Copies an intact record to the write frontier. It keeps its sequence, but loses its batch flags, because the
-    /// rest of the complete batch may be collected before it.
-    fn append_moved(
+    /// Copies a record to the write frontier; `None` if its bytes fail its checksum. It keeps its sequence, but loses its batch
+    /// flags, because the rest of the complete batch may be collected before it.
+    fn append_intact(
         &mut self,
         entry: IndexEntry,
         header: &RecordHeader,
-    ) -> Result<RecordAddress, StallReason> {
+    ) -> Result<Option<RecordAddress>, StallReason> {
         let bytes = entry.units as usize * UNIT_BYTES;
         self.check_room(bytes)?;
         let flags = header.flags & !FLAGS_BATCH;
-        let keeps = flags == header.flags && !mutant(Mutant::ExpiryLostByMove);
-        let checksum = if keeps { ChecksumMode::Keep } else { ChecksumMode::Compute };
         let expiry_ms = if mutant(Mutant::ExpiryLostByMove) { 0 } else { header.expiry_ms };
-        let header = RecordHeader { flags, expiry_ms, ..*header };
+        let kept = RecordHeader { flags, expiry_ms, ..*header };
+        let moved = if kept == *header { self.append_checked(entry, header) } else { CheckedMove::Unsuitable };
+        let address = match moved {
+            CheckedMove::Moved(address) => address,
+            CheckedMove::Damaged => return Ok(None),
+            CheckedMove::Unsuitable if !self.is_intact(entry, header)? => return Ok(None),
+            CheckedMove::Unsuitable => {
+                let checksum = if kept == *header { ChecksumMode::Keep } else { ChecksumMode::Compute };
+                self.append_proven(entry, &kept, checksum)?
+            }
+        };
         self.stats.moved_bytes += bytes as u64;
-        let payload_bytes = header.payload_end() - HEADER_BYTES;
-        let mut spans = RecordPieces::new(self, entry.address, HEADER_BYTES, payload_bytes);
-        let mut piece_spans = [None; DIRECT_PIECES_MAX];
-        piece_spans.iter_mut().for_each(|span| *span = spans.next_span());
-        if spans.next_span().is_none()
-            && let Some(address) = self.flash.append_viewed(&header, checksum, &piece_spans)
-        {
-            return Ok(address);
+        Ok(Some(address))
+    }
+
+    /// Copies a record that is proven while it is copied.
+    fn append_checked(&mut self, entry: IndexEntry, header: &RecordHeader) -> CheckedMove {
+        let mut pieces =
+            RecordPieces::new(self, entry.address, HEADER_BYTES, header.payload_end() - HEADER_BYTES);
+        let spans: [_; CHECKED_PIECES_MAX] = std::array::from_fn(|_| pieces.next_span());
+        if pieces.next_span().is_some() {
+            return CheckedMove::Unsuitable;
         }
+        self.flash.append_checked(header, &spans)
+    }
+
+    /// Copies a record that was proven.
+    fn append_proven(
+        &mut self,
+        entry: IndexEntry,
+        header: &RecordHeader,
+        checksum: ChecksumMode,
+    ) -> Result<RecordAddress, StallReason> {
+        let payload_bytes = header.payload_end() - HEADER_BYTES;
         let mut payload = Vec::with_capacity(payload_bytes);
         for piece in RecordPieces::new(self, entry.address, HEADER_BYTES, payload_bytes) {
             payload.extend_from_slice(piece.map_err(|page| StallReason::Pages(vec![page]))?);
         }
         let payload = [RecordSource::Bytes(&payload)];
-        Ok(self.flash.append_copy(&header, checksum, &payload))
+        Ok(self.flash.append_copy(header, checksum, &payload))
     }
 
     fn finish_victim(&mut self, block: BlockId) {

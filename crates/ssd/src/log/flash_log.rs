@@ -8,11 +8,13 @@
 mod checkpoint_pages;
 mod drafts;
 mod extents;
+mod moved_records;
 mod moves;
 mod read_errors;
 mod replaced_pages;
 
 pub(crate) use extents::EXTENT_JOB_PAGES;
+pub(crate) use moved_records::{CHECKED_PIECES_MAX, CheckedMove};
 pub(crate) use moves::{EndedCopy, add_run_pages};
 
 use crate::command::Sequence;
@@ -39,9 +41,6 @@ use headwater_host::clock::Nanos;
 use moves::ValueMoves;
 
 pub(crate) use drafts::AppendSize;
-
-/// Most pieces of a record that is moved without an intermediate copy, on a medium that shows its pages.
-pub(crate) const DIRECT_PIECES_MAX: usize = 3;
 
 /// A part of a page: the page, the offset in it and the length.
 pub(crate) type PageSpan = (PageAddress, usize, usize);
@@ -248,17 +247,6 @@ impl<M: Media> FlashLog<M> {
         payload: &[RecordSource<'_>],
     ) -> RecordAddress {
         self.log.append(&mut self.page_cache, &mut self.blocks, header, checksum, payload)
-    }
-
-    /// Appends a record whose payload the medium shows in place; `None` if it does not show one of the pieces.
-    pub(crate) fn append_viewed(
-        &mut self,
-        header: &RecordHeader,
-        checksum: ChecksumMode,
-        spans: &[Option<PageSpan>; DIRECT_PIECES_MAX],
-    ) -> Option<RecordAddress> {
-        let pieces = viewed_pieces(&self.media, spans)?;
-        Some(self.log.append(&mut self.page_cache, &mut self.blocks, header, checksum, &pieces))
     }
 
     /// Closes the open page, with guard pages after it. Returns the barrier of everything appended so far.
@@ -483,18 +471,4 @@ impl<M: Media> FlashLog<M> {
     pub(crate) fn return_buffer(&mut self, completions: Vec<MediaCompletion>) {
         self.completions = completions;
     }
-}
-
-/// Returns the pieces as the medium shows them; `None` if it does not show one.
-fn viewed_pieces<'a, M: Media>(
-    media: &'a M,
-    spans: &[Option<PageSpan>; DIRECT_PIECES_MAX],
-) -> Option<[RecordSource<'a>; DIRECT_PIECES_MAX]> {
-    let mut pieces = [RecordSource::Bytes(&[]); DIRECT_PIECES_MAX];
-    for (piece, span) in pieces.iter_mut().zip(spans) {
-        if let Some((page, within, bytes)) = *span {
-            *piece = RecordSource::Bytes(media.view(page)?.get(within..within + bytes)?);
-        }
-    }
-    Some(pieces)
 }

@@ -2,16 +2,17 @@
 //!
 //! Input: filled pages, in order, and completions of the medium. Output: programs for the medium, in the same order.
 //! Invariant: a page gets its checksums when it leaves, because the header of its last record is complete only then. The data
-//! of a page that one piece of a record fills is checksummed when it is copied, and not again.
+//! of a page whose checksum was kept while it was filled is not read again for it.
 
 use super::page::{PAGE_CRC, PageKind, PageSpare};
 use super::page_cache::PageCache;
+use super::page_sum::PageSum;
 use crate::media::geometry::{PAGE_DATA_BYTES, PAGE_SPARE_BYTES, PageAddress};
 use crate::media::token::MediaPurpose;
 use crate::media::{Media, MediaOp, MediaTraits, RefusalReason, RefusedOp};
 use headwater_dma::frame::MediaFrame;
 use headwater_host::clock::Nanos;
-use headwater_host::copy::StreamingCopies;
+use headwater_host::copy::{StreamingCopies, crc32c};
 use headwater_host::width::to_usize;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -27,8 +28,7 @@ struct FilledPage {
     page: PageAddress,
     frame: MediaFrame,
     kind: PageKind,
-    /// Checksum of its data, from 0, if one piece of a record fills it.
-    whole: Option<u32>,
+    sum: PageSum,
     /// True if the page has its checksums: the medium did not accept it yet, but nothing changes it any more.
     is_sealed: bool,
 }
@@ -77,8 +77,8 @@ impl PagePrograms {
         self.programmed_pages
     }
 
-    /// Adds a filled page, with the checksum of its data if one piece of a record fills it.
-    pub(super) fn push(&mut self, page: PageAddress, frame: MediaFrame, kind: PageKind, whole: Option<u32>) {
+    /// Adds a filled page, with the checksum of its data.
+    pub(super) fn push(&mut self, page: PageAddress, frame: MediaFrame, kind: PageKind, sum: PageSum) {
         let oldest = self.filled.front().map_or(self.next, |filled| filled.id);
         while self.runs.front().is_some_and(|run| run.id + run.pages <= oldest) {
             self.runs.pop_front();
@@ -92,13 +92,18 @@ impl PagePrograms {
             }
             _ => self.runs.push_back(PageRun { id: self.next, first: page, pages: 1 }),
         }
-        self.filled.push_back(FilledPage { id: self.next, page, frame, kind, whole, is_sealed: false });
+        self.filled.push_back(FilledPage { id: self.next, page, frame, kind, sum, is_sealed: false });
         self.next += 1;
     }
 
-    /// Returns the bytes of the filled page at a position of the queue, if it is this page.
-    pub(super) fn filled_page(&mut self, at: usize, page: PageAddress) -> Option<&mut MediaFrame> {
-        self.filled.get_mut(at).filter(|filled| filled.page == page).map(|filled| &mut filled.frame)
+    /// Returns the filled page at a position of the queue and its checksum, if it is this page.
+    pub(super) fn filled_page(
+        &mut self,
+        at: usize,
+        page: PageAddress,
+    ) -> Option<(&mut MediaFrame, &mut PageSum)> {
+        let filled = self.filled.get_mut(at).filter(|filled| filled.page == page)?;
+        Some((&mut filled.frame, &mut filled.sum))
     }
 
     /// Submits filled pages to the medium, in order, until it rejects one or [`PAGES_AT_ONCE`] are submitted. Returns true
@@ -116,14 +121,18 @@ impl PagePrograms {
         let mut moved = false;
         let mut streaming = StreamingCopies::default();
         for _ in 0..PAGES_AT_ONCE {
-            let Some(FilledPage { id, page, mut frame, kind, whole, is_sealed }) = self.filled.pop_front()
+            let Some(FilledPage { id, page, mut frame, kind, sum, is_sealed }) = self.filled.pop_front()
             else {
                 break;
             };
             let seed = traits.checksum_seed;
             if !is_sealed {
-                match whole {
-                    Some(crc) => PageSpare::set_known_checksum(&mut frame, PAGE_CRC.join(seed, crc), seed),
+                match sum.known() {
+                    Some(crc) => {
+                        // Not in release builds: that the page is not read again is what the checksum is kept for.
+                        debug_assert_eq!(crc, crc32c(0, &frame[..PAGE_DATA_BYTES]), "checksum of {page}");
+                        PageSpare::set_known_checksum(&mut frame, PAGE_CRC.join(seed, crc), seed);
+                    }
                     None => PageSpare::set_checksums(&mut frame, seed),
                 }
             }
@@ -131,7 +140,7 @@ impl PagePrograms {
             // Only the collector reads a guard page, long after this.
             if !traits.addressable && kind != PageKind::Guard && dram.peek(page).is_none() {
                 let Some(mut shown) = dram.take_frame() else {
-                    self.filled.push_front(FilledPage { id, page, frame, kind, whole, is_sealed });
+                    self.filled.push_front(FilledPage { id, page, frame, kind, sum, is_sealed });
                     break;
                 };
                 // A frame from the cache is cold: a streaming copy does not first read the lines that it overwrites.
@@ -151,7 +160,7 @@ impl PagePrograms {
                         unreachable!("the medium returned another operation")
                     };
                     dram.unpin(page);
-                    self.filled.push_front(FilledPage { id, page, frame, kind, whole, is_sealed });
+                    self.filled.push_front(FilledPage { id, page, frame, kind, sum, is_sealed });
                     assert!(
                         reason == RefusalReason::QueueFull,
                         "the log broke a NAND rule at {page}: {reason:?}"

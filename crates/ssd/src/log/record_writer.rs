@@ -3,7 +3,7 @@
 //! Input: pieces of a record, in order. Output: the same bytes in device DRAM, and their checksum. Invariant: a block
 //! that is opened inside a record carries the address of that record.
 
-use super::page::PAGE_CRC;
+use super::page_sum::PageSum;
 use super::record_draft::DraftPage;
 use super::{OpenBlock, RecordLog};
 use crate::command::Sequence;
@@ -32,7 +32,7 @@ pub(super) struct RecordWriter<'a> {
 struct OpenPage<'a> {
     data: &'a mut [u8],
     offset: &'a mut usize,
-    whole: &'a mut Option<u32>,
+    sum: &'a mut PageSum,
 }
 
 impl<'a> RecordWriter<'a> {
@@ -74,27 +74,32 @@ impl<'a> RecordWriter<'a> {
         if open.frame.is_none() {
             open.frame = Some(self.dram.take_frame().expect("frames were counted before the append"));
         }
-        let OpenBlock { frame: Some(frame), offset, whole, .. } = open else {
+        let OpenBlock { frame: Some(frame), offset, sum, .. } = open else {
             unreachable!("the frame was set above")
         };
-        OpenPage { data: &mut frame[..PAGE_DATA_BYTES], offset, whole }
+        OpenPage { data: &mut frame[..PAGE_DATA_BYTES], offset, sum }
     }
 
-    /// Makes a frame with `used` bytes of the record the open page, at whose start the log is. The checksum is that of the
-    /// page if one piece of the record fills it.
-    pub(super) fn put_page(&mut self, DraftPage { frame, crc }: DraftPage, used: usize) {
+    /// Prepares the open page for a record with this many bytes behind its header.
+    pub(super) fn prepare(&mut self, payload_bytes: usize) {
+        self.open_page().sum.prepare(payload_bytes);
+    }
+
+    /// Makes a frame with `used` bytes of the record the open page, at whose start the log is.
+    pub(super) fn put_page(&mut self, page: DraftPage, used: usize) {
         let open = self.open_room();
         assert!(open.frame.is_none() && open.offset == 0, "a page of a record begins inside of another page");
-        open.frame = Some(frame);
+        open.sum = PageSum::of_draft(&page);
+        open.frame = Some(page.frame);
         open.offset = used;
-        open.whole = crc;
     }
 
     pub(super) fn put(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
-            let OpenPage { data, offset, .. } = self.open_page();
+            let OpenPage { data, offset, sum } = self.open_page();
             let (here, rest) = bytes.split_at(bytes.len().min(PAGE_DATA_BYTES - *offset));
             copy(&mut data[*offset..*offset + here.len()], here);
+            sum.add(here);
             *offset += here.len();
             bytes = rest;
         }
@@ -102,15 +107,10 @@ impl<'a> RecordWriter<'a> {
 
     pub(super) fn put_crc(&mut self, mut bytes: &[u8], mut crc: u32) -> u32 {
         while !bytes.is_empty() {
-            let OpenPage { data, offset, whole } = self.open_page();
+            let OpenPage { data, offset, sum } = self.open_page();
             let (here, rest) = bytes.split_at(bytes.len().min(PAGE_DATA_BYTES - *offset));
-            if here.len() == PAGE_DATA_BYTES {
-                let own = copy_crc32c(data, here, 0);
-                crc = PAGE_CRC.join(crc, own);
-                *whole = Some(own);
-            } else {
-                crc = copy_crc32c(&mut data[*offset..*offset + here.len()], here, crc);
-            }
+            let target = &mut data[*offset..*offset + here.len()];
+            crc = sum.put(target, crc, |target, crc| copy_crc32c(target, here, crc));
             *offset += here.len();
             bytes = rest;
         }
@@ -122,19 +122,13 @@ impl<'a> RecordWriter<'a> {
     pub(super) fn put_client(&mut self, segments: &ClientSegments, part: Range<usize>, mut crc: u32) -> u32 {
         let mut at = part.start;
         while at < part.end {
-            let OpenPage { data, offset, whole } = self.open_page();
+            let OpenPage { data, offset, sum } = self.open_page();
             let here = (part.end - at).min(PAGE_DATA_BYTES - *offset);
-            let target = &mut data[*offset..*offset + here];
-            let copied;
-            if here == PAGE_DATA_BYTES {
-                let own;
-                (copied, own) = segments.copy_in_crc32c(at, target, 0);
-                crc = PAGE_CRC.join(crc, own);
-                *whole = Some(own);
-            } else {
-                (copied, crc) = segments.copy_in_crc32c(at, target, crc);
-            }
-            assert!(copied == here, "memory that the client can take away was not copied before the append");
+            crc = sum.put(&mut data[*offset..*offset + here], crc, |target, crc| {
+                let (copied, crc) = segments.copy_in_crc32c(at, target, crc);
+                assert!(copied == here, "memory that the client can take away was not copied before the append");
+                crc
+            });
             *offset += here;
             at += here;
         }
