@@ -40,7 +40,7 @@ use crate::engine::batch_namespaces::NamespaceSet;
 use crate::engine::checkpoint::Checkpointer;
 use crate::engine::execute::{ExecutionOutcome, ReleaseGate};
 use crate::engine::key_span::KeySpan;
-use crate::engine::operation::{DeviceOperation, OperationWork};
+use crate::engine::operation::OperationWork;
 use crate::engine::operation_slab::OperationSlab;
 use crate::engine::trace::StageTracer;
 use crate::ftl::{Ftl, PumpOutcome, StallReason};
@@ -325,15 +325,9 @@ impl<M: Media> SsdDevice<M> {
                 self.ftl.request_sequence(unsure);
                 break;
             }
-            let mut operation = DeviceOperation::new(
-                FrontEndId(0),
-                0,
-                NamespaceId::FIRST,
-                OperationWork::Expire { address },
-                self.now,
-            );
-            operation.span = KeySpan::one(hash);
-            let at = self.operations.insert(operation);
+            let work = OperationWork::Expire { address };
+            let at = self.operations.begin((FrontEndId(0), 0), NamespaceId::FIRST, work, self.now);
+            self.operations[at].span = KeySpan::one(hash);
             // The expiry queue must not return it again while the operation runs.
             self.ftl.take_expiry(expiry_ms, hash, address);
             self.schedule.expiries_in_flight += 1;

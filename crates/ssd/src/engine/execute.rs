@@ -93,6 +93,7 @@ pub(crate) fn execute<M: Media>(
     }
     let front_end = operation.front_end;
     let command = match &mut operation.work {
+        OperationWork::Vacant => unreachable!("a slot without operation is never run"),
         OperationWork::Expire { address } => return expire(ftl, hash, *address),
         OperationWork::OpenExtent { receipt } => return open_extent(ftl, *receipt),
         OperationWork::Command(

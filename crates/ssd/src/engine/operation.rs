@@ -30,6 +30,8 @@ use std::collections::VecDeque;
 /// The work of an operation.
 #[derive(Debug)]
 pub(crate) enum OperationWork {
+    /// None: there is no operation.
+    Vacant,
     /// A command of a front end.
     Command(SsdCommand),
     /// The removal of an expired record.
@@ -182,18 +184,13 @@ pub(crate) struct DeviceOperation {
 }
 
 impl DeviceOperation {
-    pub(crate) fn new(
-        front_end: FrontEndId,
-        token: u64,
-        namespace: NamespaceId,
-        work: OperationWork,
-        now: Nanos,
-    ) -> Self {
+    /// Returns the place of an operation without one.
+    pub(crate) fn vacant() -> Self {
         Self {
-            front_end,
-            token,
-            namespace,
-            work,
+            front_end: FrontEndId(0),
+            token: 0,
+            namespace: NamespaceId::FIRST,
+            work: OperationWork::Vacant,
             format: None,
             span: KeySpan::one(KeyHash(0)),
             spans: Vec::new(),
@@ -212,9 +209,83 @@ impl DeviceOperation {
             moves: None,
             batch_plan: None,
             throttle_claims: NamespaceSet::default(),
-            submitted: now,
+            submitted: Nanos(0),
             started: None,
         }
+    }
+
+    /// Returns true if there is no operation.
+    #[inline]
+    pub(crate) const fn is_vacant(&self) -> bool {
+        matches!(self.work, OperationWork::Vacant)
+    }
+
+    /// Begins an operation in a vacant place.
+    #[inline]
+    pub(crate) fn begin(
+        &mut self,
+        (front_end, token): (FrontEndId, u64),
+        namespace: NamespaceId,
+        work: OperationWork,
+        now: Nanos,
+    ) {
+        self.front_end = front_end;
+        self.token = token;
+        self.namespace = namespace;
+        self.work = work;
+        self.submitted = now;
+    }
+
+    /// Drops what the operation had: the place is vacant. One field after the other, because all of them at once would be made
+    /// elsewhere and moved here.
+    #[inline]
+    pub(crate) fn end(&mut self) {
+        let Self {
+            front_end: _,
+            token: _,
+            namespace: _,
+            work,
+            format,
+            span,
+            spans,
+            batch_keys,
+            missing_pages,
+            pinned_pages,
+            failed_pages,
+            read_runs,
+            hold,
+            listed_keys,
+            list_position,
+            progress,
+            value_progress,
+            store_progress,
+            extent_store,
+            moves,
+            batch_plan,
+            throttle_claims,
+            submitted: _,
+            started,
+        } = self;
+        *work = OperationWork::Vacant;
+        *format = None;
+        *span = KeySpan::one(KeyHash(0));
+        *spans = Vec::new();
+        *batch_keys = None;
+        *missing_pages = 0;
+        *pinned_pages = Vec::new();
+        *failed_pages = Vec::new();
+        *read_runs = Vec::new();
+        *hold = KeyHold::None;
+        *listed_keys = Vec::new();
+        *list_position = ListPosition::START;
+        *progress = BlockProgress::default();
+        *value_progress = None;
+        *store_progress = None;
+        *extent_store = None;
+        *moves = None;
+        *batch_plan = None;
+        *throttle_claims = NamespaceSet::default();
+        *started = None;
     }
 
     /// Returns true if a part of what it copies in parts is copied.
@@ -337,7 +408,7 @@ impl DeviceOperation {
     pub(crate) fn is_keyed(&self) -> bool {
         match &self.work {
             OperationWork::Expire { .. } => true,
-            OperationWork::OpenExtent { .. } => false,
+            OperationWork::OpenExtent { .. } | OperationWork::Vacant => false,
             OperationWork::Command(command) => !matches!(
                 command,
                 SsdCommand::ReadPart { .. }
@@ -416,6 +487,7 @@ impl DeviceOperation {
     pub(crate) fn is_write(&self) -> bool {
         match &self.work {
             OperationWork::Expire { .. } | OperationWork::OpenExtent { .. } => true,
+            OperationWork::Vacant => false,
             OperationWork::Command(command) => match command {
                 SsdCommand::Batch { writes } => writes.iter().any(BatchWrite::is_write),
                 SsdCommand::BatchAcross { writes, runs } => {

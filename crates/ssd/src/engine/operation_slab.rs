@@ -1,18 +1,19 @@
 //! The slab of operations in flight, which every stage indexes into.
 //!
 //! Input: accepted operations. Output: slots, each of which holds an operation until its completion is made. Invariant: a slot
-//! that a stage names holds an operation.
+//! that a stage names holds an operation. An operation is large, so it is made in its slot and is never moved.
 
-use crate::command::{FrontEndId, SsdCommand};
+use crate::command::{FrontEndId, NamespaceId, SsdCommand};
 use crate::engine::discarded_batches::DiscardedBatches;
 use crate::engine::operation::{DeviceOperation, OperationWork};
 use crate::limits::OPERATIONS_MAX;
+use headwater_host::clock::Nanos;
 use std::ops::{Index, IndexMut};
 
 /// The slab of operations in flight.
 #[derive(Debug, Default)]
 pub(crate) struct OperationSlab {
-    slots: Vec<Option<DeviceOperation>>,
+    slots: Vec<DeviceOperation>,
     vacant: Vec<usize>,
     live: usize,
     discarded: DiscardedBatches,
@@ -25,39 +26,36 @@ impl OperationSlab {
         self.live == OPERATIONS_MAX
     }
 
-    /// Inserts an operation and returns its slot.
+    /// Begins an operation and returns its slot.
     ///
     /// # Panics
-    /// If the slab is full: the caller checks [`is_full`](Self::is_full) before it makes an operation, which is large
-    /// and would have to be moved once more to be returned.
+    /// If the slab is full: the caller checks [`is_full`](Self::is_full) before.
     #[inline]
-    pub(crate) fn insert(&mut self, operation: DeviceOperation) -> usize {
-        assert!(!self.is_full(), "operation slab is full: check is_full before insert");
+    pub(crate) fn begin(
+        &mut self,
+        (front_end, token): (FrontEndId, u64),
+        namespace: NamespaceId,
+        work: OperationWork,
+        now: Nanos,
+    ) -> usize {
+        assert!(!self.is_full(), "operation slab is full: check is_full before begin");
+        let at = self.vacant.pop().unwrap_or_else(|| {
+            self.slots.push(DeviceOperation::vacant());
+            self.slots.len() - 1
+        });
+        let operation = &mut self.slots[at];
+        assert!(operation.is_vacant(), "slot {at} is vacant and holds an operation");
+        operation.begin((front_end, token), namespace, work, now);
         self.live += 1;
-        match self.vacant.pop() {
-            Some(at) => {
-                // The operation is moved once where the compiler knows that there is none to drop.
-                match &mut self.slots[at] {
-                    slot @ None => *slot = Some(operation),
-                    Some(_) => panic!("slot {at} is vacant and holds an operation"),
-                }
-                at
-            }
-            None => {
-                self.slots.push(Some(operation));
-                self.slots.len() - 1
-            }
-        }
+        at
     }
 
     /// Finds the slot of a front end's command. Searches every slot.
     pub(crate) fn find(&self, front_end: FrontEndId, token: u64) -> Option<usize> {
-        self.slots.iter().position(|slot| {
-            slot.as_ref().is_some_and(|operation| {
-                matches!(operation.work, OperationWork::Command(_))
-                    && operation.front_end == front_end
-                    && operation.token == token
-            })
+        self.slots.iter().position(|operation| {
+            matches!(operation.work, OperationWork::Command(_))
+                && operation.front_end == front_end
+                && operation.token == token
         })
     }
 
@@ -74,7 +72,7 @@ impl OperationSlab {
             let (writes, plan) = (std::mem::take(writes), batch_plan.take());
             self.discarded.push(writes, plan);
         }
-        self.slots[at] = None;
+        self.slots[at].end();
         self.vacant.push(at);
         self.live -= 1;
     }
@@ -97,7 +95,7 @@ impl Index<usize> for OperationSlab {
     #[inline]
     fn index(&self, at: usize) -> &DeviceOperation {
         match self.slots.get(at) {
-            Some(Some(operation)) => operation,
+            Some(operation) if !operation.is_vacant() => operation,
             _ => panic!("slot {at} holds no operation"),
         }
     }
@@ -107,7 +105,7 @@ impl IndexMut<usize> for OperationSlab {
     #[inline]
     fn index_mut(&mut self, at: usize) -> &mut DeviceOperation {
         match self.slots.get_mut(at) {
-            Some(Some(operation)) => operation,
+            Some(operation) if !operation.is_vacant() => operation,
             _ => panic!("slot {at} holds no operation"),
         }
     }

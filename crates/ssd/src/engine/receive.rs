@@ -4,7 +4,7 @@
 //! receipt waits for blocks in the queue of the writes that wait for room, as one of them.
 
 use super::SsdDevice;
-use super::operation::{DeviceOperation, OperationWork};
+use super::operation::OperationWork;
 use crate::command::{FrontEndId, NamespaceId, ReceiptStep, ValueReceipt};
 use crate::media::Media;
 use std::io::{self, IoSliceMut};
@@ -36,8 +36,7 @@ impl<M: Media> SsdDevice<M> {
     ) -> io::Result<ReceiptStep> {
         if !self.operations.is_full() && self.ftl.takes_extent(receipt.number()) {
             let work = OperationWork::OpenExtent { receipt: receipt.number() };
-            let operation = DeviceOperation::new(FrontEndId(0), 0, NamespaceId::FIRST, work, self.now);
-            let at = self.operations.insert(operation);
+            let at = self.operations.begin((FrontEndId(0), 0), NamespaceId::FIRST, work, self.now);
             self.run_operation(at);
         }
         self.ftl.receive(receipt.number(), source)

@@ -409,7 +409,7 @@ impl<M: Media> SsdDevice<M> {
             OperationWork::OpenExtent { receipt } => {
                 self.ftl.end_receipt_extent(receipt, outcome.completion.status);
             }
-            OperationWork::Command(_) => {}
+            OperationWork::Command(_) | OperationWork::Vacant => {}
         }
         if operation.hold != KeyHold::None {
             if self.schedule.reserver == Some(at) {

@@ -6,10 +6,11 @@
 use super::SsdDevice;
 use super::batch_keys::BatchKeys;
 use super::keyed_batch::KeyedBatch;
-use super::operation::{DeviceOperation, OperationWork};
+use super::operation::OperationWork;
 use crate::command::{FrontEndId, NamespaceId, SsdCommand, SubmitError, ValueSource};
 use crate::limits::OPERATIONS_MAX;
 use crate::media::Media;
+use headwater_nvme::spec::status::Status;
 
 impl<M: Media> SsdDevice<M> {
     /// Submits a batch whose keys the front end had hashed with [`hash_keys`](Self::hash_keys). `Ok` means that exactly one
@@ -55,26 +56,38 @@ impl<M: Media> SsdDevice<M> {
         if throttled {
             self.throttle.check_room(namespace, &command)?;
         }
-        let mut operation =
-            DeviceOperation::new(front_end, token, namespace, OperationWork::Command(command), self.now);
-        operation.format = self.ftl.namespace_table().format(namespace);
-        operation.batch_keys = keys;
-        operation.compute_spans(self.ftl.hasher()).map_err(SubmitError::Refused)?;
-        if !operation.is_checked() {
-            operation.check_part(self.batch_checks()).map_err(SubmitError::Refused)?;
+        let work = OperationWork::Command(command);
+        let at = self.operations.begin((front_end, token), namespace, work, self.now);
+        if let Err(status) = self.prepare_operation(at, keys) {
+            self.operations.vacate(at);
+            return Err(SubmitError::Refused(status));
         }
+        if throttled {
+            self.admit(at);
+        } else {
+            self.schedule.incoming.push_back(at);
+        }
+        Ok(())
+    }
+
+    /// Computes what an operation that begins needs, and checks it.
+    #[inline]
+    fn prepare_operation(&mut self, at: usize, keys: Option<Box<BatchKeys>>) -> Result<(), Status> {
+        let operation = &mut self.operations[at];
+        operation.format = self.ftl.namespace_table().format(operation.namespace);
+        operation.batch_keys = keys;
+        operation.compute_spans(self.ftl.hasher())?;
+        if !operation.is_checked() {
+            let checks = self.batch_checks();
+            self.operations[at].check_part(checks)?;
+        }
+        let operation = &mut self.operations[at];
         if let OperationWork::Command(SsdCommand::Store {
             value: ValueSource::Received { receipt, .. },
             ..
         }) = &operation.work
         {
-            operation.extent_store = Some(self.ftl.take_receipt(receipt).map_err(SubmitError::Refused)?);
-        }
-        let at = self.operations.insert(operation);
-        if throttled {
-            self.admit(at);
-        } else {
-            self.schedule.incoming.push_back(at);
+            operation.extent_store = Some(self.ftl.take_receipt(receipt)?);
         }
         Ok(())
     }
