@@ -21,6 +21,7 @@ mod moves;
 mod open;
 mod operation;
 mod operation_moves;
+mod operation_place;
 mod operation_slab;
 mod prefetch;
 pub(crate) mod progress;

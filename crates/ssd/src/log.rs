@@ -392,7 +392,8 @@ impl RecordLog {
                 if open.page == 0 {
                     break;
                 }
-                let Some(frame) = dram.take_frame() else { break };
+                // A copy that was given up may have left a frame in the open page.
+                let Some(frame) = open.frame.take().or_else(|| dram.take_frame()) else { break };
                 open.frame = Some(frame);
                 self.fill_page(PageKind::Guard, blocks);
                 self.close_full_block(dram, blocks);

@@ -79,12 +79,8 @@ const fn shifts() -> [[u32; 64]; DIGITS] {
     shifts
 }
 
-/// `x^-64 mod P`: the powers of x repeat after `2^31 - 1`.
-pub(super) const X_TO_MINUS_64: u32 = {
-    // Eight bits a byte: the exponent is made a multiple of eight by whole rounds.
-    let round = (1 << 31) - 1;
-    power_of_bytes((8 * round - 64) / 8)
-};
+/// `x^-64 mod P`: the powers of x, and those of x^8, repeat after `2^31 - 1`.
+pub(super) const X_TO_MINUS_64: u32 = power_of_bytes((1 << 31) - 1 - 8);
 
 /// The slicing tables: `TABLES[k][b]` is byte `b` followed by `k` zero bytes.
 pub(super) static TABLES: [[u32; 256]; 8] = tables();

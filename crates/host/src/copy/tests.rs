@@ -91,7 +91,12 @@ fn every_product_of_remainders_is_the_one_by_definition() {
     for (left, right) in all {
         for kernel in available() {
             let expected = fold::product(left, right);
-            assert_eq!(kernel.product(left, right), expected, "{} {left:x} {right:x}, seed {seed}", kernel.name);
+            assert_eq!(
+                kernel.product(left, right),
+                expected,
+                "{} {left:x} {right:x}, seed {seed}",
+                kernel.name
+            );
         }
     }
 }

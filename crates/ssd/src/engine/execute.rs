@@ -81,11 +81,9 @@ pub(crate) fn execute<M: Media>(
 ) -> Result<ExecutionOutcome, StallReason> {
     let (namespace, hash) = (operation.namespace, operation.span.first);
     if operation.is_write() {
-        if let Some(status) = ftl.write_refusal() {
+        let read_only = ftl.is_read_only().then_some(Status::NAMESPACE_WRITE_PROTECTED);
+        if let Some(status) = ftl.write_refusal().or(read_only) {
             return Ok(ExecutionOutcome::status(status, Sequence(0)));
-        }
-        if ftl.is_read_only() {
-            return Ok(ExecutionOutcome::status(Status::NAMESPACE_WRITE_PROTECTED, Sequence(0)));
         }
     }
     if let Err(status) = check_namespace_kind(ftl, operation) {

@@ -1,7 +1,7 @@
 //! The slab of operations in flight, which every stage indexes into.
 //!
 //! Input: accepted operations. Output: slots, each of which holds an operation until its completion is made. Invariant: a slot
-//! that a stage names holds an operation. An operation is large, so it is made in its slot and is never moved.
+//! that a stage names holds an operation. An operation is large, so it is made in its slot, and its slot is used again.
 
 use crate::command::{FrontEndId, NamespaceId, SsdCommand};
 use crate::engine::discarded_batches::DiscardedBatches;
@@ -72,7 +72,16 @@ impl OperationSlab {
             let (writes, plan) = (std::mem::take(writes), batch_plan.take());
             self.discarded.push(writes, plan);
         }
-        self.slots[at].end();
+        self.withdraw(at);
+    }
+
+    /// Drops an operation that was refused while it began.
+    ///
+    /// # Panics
+    /// The slot holds no operation.
+    #[inline]
+    pub(crate) fn withdraw(&mut self, at: usize) {
+        self[at].end();
         self.vacant.push(at);
         self.live -= 1;
     }

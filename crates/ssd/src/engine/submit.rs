@@ -59,7 +59,7 @@ impl<M: Media> SsdDevice<M> {
         let work = OperationWork::Command(command);
         let at = self.operations.begin((front_end, token), namespace, work, self.now);
         if let Err(status) = self.prepare_operation(at, keys) {
-            self.operations.vacate(at);
+            self.operations.withdraw(at);
             return Err(SubmitError::Refused(status));
         }
         if throttled {

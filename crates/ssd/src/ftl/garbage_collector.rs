@@ -405,16 +405,18 @@ impl<M: Media> Ftl<M> {
         header: &RecordHeader,
     ) -> Result<Option<RecordAddress>, StallReason> {
         let bytes = entry.units as usize * UNIT_BYTES;
-        self.check_room(bytes)?;
         let flags = header.flags & !FLAGS_BATCH;
         let expiry_ms = if mutant(Mutant::ExpiryLostByMove) { 0 } else { header.expiry_ms };
         let kept = RecordHeader { flags, expiry_ms, ..*header };
-        let moved = if kept == *header { self.append_checked(entry, header) } else { CheckedMove::Unsuitable };
+        let moved =
+            if kept == *header { self.append_checked(entry, header) } else { CheckedMove::Unsuitable };
         let address = match moved {
             CheckedMove::Moved(address) => address,
             CheckedMove::Damaged => return Ok(None),
             CheckedMove::Unsuitable if !self.is_intact(entry, header)? => return Ok(None),
             CheckedMove::Unsuitable => {
+                // Only now: a damaged header may name any length.
+                self.check_room(bytes)?;
                 let checksum = if kept == *header { ChecksumMode::Keep } else { ChecksumMode::Compute };
                 self.append_proven(entry, &kept, checksum)?
             }
@@ -423,12 +425,12 @@ impl<M: Media> Ftl<M> {
         Ok(Some(address))
     }
 
-    /// Copies a record that is proven while it is copied.
+    /// Copies a record that is proven while it is copied. One without room is proven first.
     fn append_checked(&mut self, entry: IndexEntry, header: &RecordHeader) -> CheckedMove {
-        let mut pieces =
-            RecordPieces::new(self, entry.address, HEADER_BYTES, header.payload_end() - HEADER_BYTES);
+        let mut pieces = RecordPieces::new(self, entry.address, 4, header.payload_end() - 4);
         let spans: [_; CHECKED_PIECES_MAX] = std::array::from_fn(|_| pieces.next_span());
-        if pieces.next_span().is_some() {
+        let is_long = pieces.next_span().is_some();
+        if is_long || self.check_room(entry.units as usize * UNIT_BYTES).is_err() {
             return CheckedMove::Unsuitable;
         }
         self.flash.append_checked(header, &spans)

@@ -1,8 +1,8 @@
 //! The move of a record: its bytes are proven while they are copied.
 //!
-//! Input: the header and the pieces of a record that lies elsewhere in the log. Output: the same record at the write frontier, or
+//! Input: the header and the bytes of a record that lies elsewhere in the log. Output: the same record at the write frontier, or
 //! the answer that its bytes fail its checksum. Invariant: until the bytes are proven they lie behind the end of the open page
-//! and in frames of no page, so that a damaged record leaves nothing.
+//! and in frames of no page, so that a damaged record leaves nothing in the log.
 
 use super::page_cache::PageCache;
 use super::page_sum::PageSum;
@@ -12,7 +12,7 @@ use crate::log::blocks::BlockTable;
 use crate::log::page::PageKind;
 use crate::media::geometry::PAGE_DATA_BYTES;
 use headwater_dma::frame::MediaFrame;
-use headwater_host::copy::{copy_crc32c, crc32c};
+use headwater_host::copy::copy_crc32c;
 
 /// Pages that a record takes here at most, the open one included. A longer record is proven first.
 const PAGES_MAX: usize = 4;
@@ -35,8 +35,8 @@ impl CopiedRecord {
 }
 
 impl RecordLog {
-    /// Takes the frames for the copy of a record, which [`copy_record`](Self::copy_record) fills; `None` if the record does not
-    /// fit into the open block unchanged, or is too long. The caller checked the room.
+    /// Takes the frames for the copy of a record, which [`copy_record`](Self::copy_record) fills; `None` if no block
+    /// is open, or the record does not fit into it unchanged or is too long. The caller checked the room.
     pub(crate) fn begin_copy(&mut self, dram: &mut PageCache, header: &RecordHeader) -> Option<CopiedRecord> {
         let bytes = header.units() as usize * UNIT_BYTES;
         let open = self.open.as_mut()?;
@@ -56,25 +56,25 @@ impl RecordLog {
         Some(CopiedRecord { frames, sums, end: (0, open.offset) })
     }
 
-    /// Copies a record with the pieces of its payload. Returns true if they have the checksum that its header says.
+    /// Copies a record, of which `pieces` are the bytes behind its checksum. Returns true if the checksum is theirs.
     ///
     /// # Panics
     /// The copy was not begun for a record of this length.
     pub(crate) fn copy_record<'p>(
         &mut self,
         copied: &mut CopiedRecord,
-        header: &RecordHeader,
-        payload: impl Iterator<Item = &'p [u8]>,
+        checksum: u32,
+        pieces: impl Iterator<Item = &'p [u8]>,
     ) -> bool {
         let open = self.open.as_mut().and_then(|open| open.frame.as_mut());
         let open = open.expect("the open page was made ready for the copy");
-        let encoded = header.encode();
-        let header_bytes = crc32c(0, &encoded[4..]);
-        // The header is part of the pages, and its checksum is computed apart because its first bytes are not part of it.
-        let pieces = std::iter::once((&encoded[..], false)).chain(payload.map(|piece| (piece, true)));
         let (mut page, mut at) = copied.end;
-        let mut crc = header_bytes;
-        for (mut bytes, is_payload) in pieces {
+        // Pages are aligned for it.
+        open[at..at + 4].copy_from_slice(&checksum.to_le_bytes());
+        copied.sums[0].add(&open[at..at + 4]);
+        at += 4;
+        let mut crc = 0;
+        for mut bytes in pieces {
             while !bytes.is_empty() {
                 if at == PAGE_DATA_BYTES {
                     (page, at) = (page + 1, 0);
@@ -85,15 +85,13 @@ impl RecordLog {
                     Some(behind) => copied.frames[behind].as_mut().expect("frames were taken for the record"),
                 };
                 let target = &mut frame[at..at + here.len()];
-                let sum = copied.sums[page]
-                    .put(target, if is_payload { crc } else { 0 }, |target, crc| copy_crc32c(target, here, crc));
-                crc = if is_payload { sum } else { crc };
+                crc = copied.sums[page].put(target, crc, |target, crc| copy_crc32c(target, here, crc));
                 at += here.len();
                 bytes = rest;
             }
         }
         copied.end = (page, at);
-        crc == header.crc
+        crc == checksum
     }
 
     /// Appends a record that was copied, and returns its address.
@@ -132,14 +130,16 @@ mod tests {
     use super::*;
     use crate::command::{NamespaceId, Sequence};
     use crate::log::{ChecksumMode, RecordSource};
-    use crate::media::Media;
     use crate::media::geometry::{BlockId, FlashGeometry, PAGE_SPARE_BYTES, PAGES_PER_BLOCK, PageAddress};
     use crate::media::memory::MemoryMedia;
     use crate::media::token::MediaPurpose;
+    use crate::media::{Media, MediaTraits};
     use headwater_dma::pool::Pool;
     use headwater_host::clock::Nanos;
+    use headwater_host::copy::crc32c;
 
     const BLOCKS: u32 = 4;
+    const FRAMES: usize = 300;
 
     /// A log on a medium in memory.
     struct FlashInMemory {
@@ -150,15 +150,16 @@ mod tests {
     }
 
     impl FlashInMemory {
-        fn new() -> Self {
+        fn new(guard_pages: u8) -> Self {
             let geometry = FlashGeometry::with_blocks(BLOCKS);
             let media = MemoryMedia::erased(geometry).unwrap();
             let mut blocks = BlockTable::new(geometry);
             while let Some(block) = blocks.take_dirty() {
                 blocks.complete_erase(block);
             }
-            let dram = PageCache::new(geometry, 300, Pool::of_process().unwrap());
-            Self { log: RecordLog::new(media.traits()), dram, blocks, media }
+            let dram = PageCache::new(geometry, FRAMES, Pool::of_process().unwrap());
+            let traits = MediaTraits { guard_pages, ..media.traits() };
+            Self { log: RecordLog::new(traits), dram, blocks, media }
         }
 
         fn append(&mut self, header: &RecordHeader, payload: &[u8]) -> RecordAddress {
@@ -166,31 +167,36 @@ mod tests {
             self.log.append(&mut self.dram, &mut self.blocks, header, ChecksumMode::Keep, &payload)
         }
 
-        /// Copies a record of which a byte is damaged, which must leave nothing, and then the record. Returns `None` if it
-        /// cannot be proven while it is copied.
+        /// Copies a record of which a byte is damaged, which must leave nothing whether a commit follows or not, and then the
+        /// record. Returns `None` if it cannot be proven while it is copied.
         fn copy(
             &mut self,
             header: &RecordHeader,
             payload: &[u8],
-            rng: &mut fastrand::Rng,
+            (rng, is_sealed): (&mut fastrand::Rng, bool),
         ) -> Option<RecordAddress> {
-            let mut damaged = payload.to_vec();
+            let whole = [&header.encode()[4..], payload].concat();
+            let mut damaged = whole.clone();
             let at = rng.usize(..damaged.len());
             damaged[at] ^= 1 << rng.u8(..8);
-            let mut attempt = |log: &mut RecordLog, dram: &mut PageCache, payload: &[u8]| {
+            let mut attempt = |log: &mut RecordLog, dram: &mut PageCache, bytes: &[u8]| {
                 let mut copied = log.begin_copy(dram, header)?;
-                let (first, second) = payload.split_at(rng.usize(..=payload.len()));
-                Some((log.copy_record(&mut copied, header, [first, second].into_iter()), copied))
+                let (first, second) = bytes.split_at(rng.usize(..=bytes.len()));
+                Some((log.copy_record(&mut copied, header.crc, [first, second].into_iter()), copied))
             };
-            let (is_intact, copied) = attempt(&mut self.log, &mut self.dram, &damaged)?;
-            assert!(!is_intact, "a damaged byte is not found");
-            copied.discard(&mut self.dram);
-            let (is_intact, copied) = attempt(&mut self.log, &mut self.dram, payload)?;
+            if let Some((is_intact, copied)) = attempt(&mut self.log, &mut self.dram, &damaged) {
+                assert!(!is_intact, "a damaged byte is not found");
+                copied.discard(&mut self.dram);
+            }
+            if is_sealed {
+                self.log.seal(&mut self.dram, &mut self.blocks);
+            }
+            let (is_intact, copied) = attempt(&mut self.log, &mut self.dram, &whole)?;
             assert!(is_intact, "an intact record is damaged");
             Some(self.log.append_copied(&mut self.dram, &mut self.blocks, header, copied))
         }
 
-        /// Programs every page. Returns those of the medium.
+        /// Programs every page. Returns those of the medium, when all frames are back.
         fn pages(mut self) -> Vec<Option<Vec<u8>>> {
             self.log.seal(&mut self.dram, &mut self.blocks);
             let mut done = Vec::new();
@@ -204,8 +210,11 @@ mod tests {
                     self.log.complete_program(id, completion.frame, &mut self.dram);
                 }
             }
+            self.log.finish_block(&mut self.dram, &mut self.blocks);
+            assert_eq!(self.dram.available(), FRAMES, "a frame is lost");
             let addresses = (0..BLOCKS).flat_map(|block| {
-                (0..PAGES_PER_BLOCK as u8).map(move |page| PageAddress::new(BlockId(block), page))
+                (0..u8::try_from(PAGES_PER_BLOCK).unwrap())
+                    .map(move |page| PageAddress::new(BlockId(block), page))
             });
             let bytes = PAGE_DATA_BYTES + PAGE_SPARE_BYTES;
             addresses.map(|page| self.media.view(page).map(|shown| shown[..bytes].to_vec())).collect()
@@ -217,11 +226,15 @@ mod tests {
         let mut copies = 0;
         for seed in 0..40 {
             let mut rng = fastrand::Rng::with_seed(seed);
-            let (mut appended, mut copied) = (FlashInMemory::new(), FlashInMemory::new());
+            let guard_pages = rng.u8(..2);
+            let [mut appended, mut copied] = [(); 2].map(|()| FlashInMemory::new(guard_pages));
             let mut left = BLOCKS as usize * PAGES_PER_BLOCK * PAGE_DATA_BYTES / 2;
             for sequence in 1.. {
                 let value_bytes = [10, 700, 4_096, 9_000, 40_000][rng.usize(..5)];
-                let value_bytes = rng.u32(1..=value_bytes);
+                // Often it ends with its page.
+                let at = appended.log.open.as_ref().map_or(0, |open| open.offset) + HEADER_BYTES + 1;
+                let to_end = u32::try_from(PAGE_DATA_BYTES - at % PAGE_DATA_BYTES).unwrap();
+                let value_bytes = if rng.u8(..4) == 0 { to_end } else { rng.u32(1..=value_bytes) };
                 let payload: Vec<u8> = (0..=value_bytes).map(|_| rng.u8(..)).collect();
                 let Some(rest) = left.checked_sub(payload.len() + HEADER_BYTES) else { break };
                 left = rest;
@@ -236,16 +249,15 @@ mod tests {
                     expiry_ms: rng.u64(..2),
                 };
                 header.crc = crc32c(crc32c(0, &header.encode()[4..]), &payload);
+                let is_sealed = rng.u8(..4) == 0;
+                if is_sealed {
+                    appended.log.seal(&mut appended.dram, &mut appended.blocks);
+                }
                 let expected = appended.append(&header, &payload);
-                let address = copied.copy(&header, &payload, &mut rng);
+                let address = copied.copy(&header, &payload, (&mut rng, is_sealed));
                 copies += usize::from(address.is_some());
                 let address = address.unwrap_or_else(|| copied.append(&header, &payload));
                 assert_eq!(address, expected, "seed {seed}: the address of record {sequence}");
-                if rng.u8(..8) == 0 {
-                    for flash in [&mut appended, &mut copied] {
-                        flash.log.seal(&mut flash.dram, &mut flash.blocks);
-                    }
-                }
             }
             assert!(appended.pages() == copied.pages(), "seed {seed}: pages differ");
         }

@@ -12,8 +12,8 @@ use headwater_host::copy::{CrcLength, crc32c, shift_crc32c};
 /// A part of this length is summed by itself and joined to both checksums. For a shorter one that takes longer than to read it
 /// twice.
 const JOINED_BYTES_MIN: usize = 512;
-/// The payload of a record from which on the checksum of its pages is kept. With shorter records, all of a page is read once
-/// when it leaves.
+/// The payload of a record from which on the checksum of the page that it begins in is kept. A page in which a shorter one begins
+/// is read once, when it leaves.
 const KEPT_PAYLOAD_BYTES_MIN: usize = 512;
 
 /// The checksum of the first bytes of a page, from 0.

@@ -126,7 +126,10 @@ impl<'a> RecordWriter<'a> {
             let here = (part.end - at).min(PAGE_DATA_BYTES - *offset);
             crc = sum.put(&mut data[*offset..*offset + here], crc, |target, crc| {
                 let (copied, crc) = segments.copy_in_crc32c(at, target, crc);
-                assert!(copied == here, "memory that the client can take away was not copied before the append");
+                assert!(
+                    copied == here,
+                    "memory that the client can take away was not copied before the append"
+                );
                 crc
             });
             *offset += here;

@@ -1,13 +1,13 @@
 //! The move of a record from one place of the log to its write frontier.
 //!
-//! Input: a record's header, and where its payload lies. Output: its new address. Invariant: a record whose bytes fail its
+//! Input: a record's header, and where its bytes lie. Output: its new address. Invariant: a record whose bytes fail its
 //! checksum is not moved.
 
 use super::{FlashLog, PageSpan};
 use crate::log::record::{RecordAddress, RecordHeader};
 use crate::media::Media;
 
-/// Pieces of a payload, one a page, that are proven while they are copied.
+/// Pieces of a record, one a page, that are proven while they are copied.
 pub(crate) const CHECKED_PIECES_MAX: usize = 3;
 
 /// The result of a move.
@@ -17,13 +17,14 @@ pub(crate) enum CheckedMove {
     Moved(RecordAddress),
     /// Its bytes fail its checksum.
     Damaged,
-    /// It cannot be proven while it is copied: it does not fit into the open block unchanged, is too long, or one of its pages
-    /// is not at hand.
+    /// It cannot be proven while it is copied: no block is open, it does not fit into it unchanged, is too long, or one of its
+    /// pages is not at hand.
     Unsuitable,
 }
 
 impl<M: Media> FlashLog<M> {
-    /// Appends a record unchanged whose payload lies in these pieces of pages. The caller checked the room.
+    /// Appends a record unchanged, of which the bytes behind its checksum lie in these pieces of pages. The caller checked the
+    /// room.
     pub(crate) fn append_checked(
         &mut self,
         header: &RecordHeader,
@@ -42,7 +43,7 @@ impl<M: Media> FlashLog<M> {
             };
             *piece = bytes;
         }
-        if !self.log.copy_record(&mut copied, header, pieces.into_iter()) {
+        if !self.log.copy_record(&mut copied, header.crc, pieces.into_iter()) {
             copied.discard(&mut self.page_cache);
             return CheckedMove::Damaged;
         }
