@@ -206,7 +206,7 @@ impl DeviceBackend for InProcess {
             self.device_thread.call(|answer| CoreRequest::CreateQueue { depth, answer })??;
         let bells = QueueWakeups::Descriptors { own: bell, device: self.device_thread.wakeup.clone() };
         Ok(Box::new(InProcessQueue {
-            ring: RingQueue::new(pair, bells),
+            ring: RingQueue::new(pair, bells).with_lists(self.memory.pool()),
             id,
             device_thread: Arc::clone(&self.device_thread),
         }))

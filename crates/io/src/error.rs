@@ -205,7 +205,11 @@ pub enum SubmitError {
 }
 
 impl SubmitError {
-    /// Data in several buffers, on a queue whose commands take one.
+    /// Data in more buffers than commands of the queue take.
+    pub(crate) const TOO_MANY_BUFFERS: Self =
+        Self::Unsupported { what: "more buffers than the queue's segments_max; send several commands" };
+
+    /// Data in several buffers, of a command that takes one.
     pub(crate) const SINGLE_BUFFER_ONLY: Self =
         Self::Unsupported { what: "this queue takes data in one piece; send a command for each buffer" };
 }

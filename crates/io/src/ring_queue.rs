@@ -1,23 +1,35 @@
 //! A queue whose rings lie in memory shared with the device.
 //!
 //! Input: commands. Output: completions. The data pointer of a command is the address of its buffer in the client's
-//! numbering (PRP Entry 1; PRP Entry 2 is zero). Invariant: the entry of every command in flight is kept, so that it
-//! can be resubmitted to a device that returns.
+//! numbering (PRP Entry 1; PRP Entry 2 is zero), or an SGL with the addresses of several. Invariant: the entry of every
+//! command in flight is kept, with the list that it points to, so that it can be resubmitted to a device that returns.
 
 use crate::backend::{ArmResult, CompletedCommand, IoLimits, QueueTransport};
+use crate::buffer::Buffer;
 use crate::command::TRANSFER_BYTES_MAX;
 use crate::command::{Command, TransferData};
 use crate::error::{IoError, RejectedCommand, SubmitError};
 use crate::queue::Completion;
+use headwater_dma::pool::Pool;
 use headwater_host::clock::Nanos;
 use headwater_host::ring_memory::SharedMemoryWords;
 use headwater_host::wake::{WakeDescriptor, WakeError};
 use headwater_host::wake_line::{WakeEvent, WakeLine};
+use headwater_host::width::narrow;
 use headwater_nvme::queue_pair::{QueuePair, SleepDecision};
 use headwater_nvme::ring::WakeDecision;
 use headwater_nvme::spec::command::SubmissionEntry;
+use headwater_nvme::spec::sgl::{SGL_DESCRIPTOR_BYTES, SglDescriptor, SglKind};
 use std::os::fd::{AsFd as _, BorrowedFd};
+use zerocopy::IntoBytes as _;
 use zerocopy::little_endian::U64;
+
+/// The most buffers of a command.
+pub const RING_SEGMENTS_MAX: u32 = 64;
+/// The most commands in flight with several buffers: their lists take 4 KiB, a slot of the static tier.
+const LISTS_MAX: u32 = 4;
+/// Bytes of the list of a command's buffers.
+const LIST_BYTES: usize = RING_SEGMENTS_MAX as usize * SGL_DESCRIPTOR_BYTES;
 
 /// The mechanism by which the two sides of a queue wake each other.
 #[derive(Debug)]
@@ -73,6 +85,8 @@ pub struct InFlightCommand {
     pub entry: SubmissionEntry,
     /// The data it moves.
     pub data: TransferData,
+    /// The SGL of data in several buffers.
+    list: Option<Buffer>,
     /// The submission order.
     order: u64,
 }
@@ -93,6 +107,12 @@ pub type ClientPair = QueuePair<SharedMemoryWords, InFlightCommand>;
 #[expect(clippy::struct_excessive_bools, reason = "four independent flags, read separately on the hot path")]
 pub struct RingQueue {
     pair: ClientPair,
+    /// The pool of the lists of commands with several buffers; `None` if a command has one.
+    pool: Option<Pool>,
+    /// The lists that no command has.
+    lists: Vec<Buffer>,
+    /// True once memory was taken for lists.
+    has_lists: bool,
     wakeups: QueueWakeups,
     submitted: u64,
     /// True if commands were submitted since the last doorbell.
@@ -111,6 +131,9 @@ impl RingQueue {
     pub fn new(pair: ClientPair, wakeups: QueueWakeups) -> Self {
         Self {
             pair,
+            pool: None,
+            lists: Vec::new(),
+            has_lists: false,
             wakeups,
             submitted: 0,
             unrung_submissions: false,
@@ -120,21 +143,82 @@ impl RingQueue {
         }
     }
 
+    /// Lets commands have up to [`RING_SEGMENTS_MAX`] buffers. Their lists lie in memory of a pool that the device may read, which
+    /// the first of them takes.
+    #[must_use]
+    pub fn with_lists(mut self, pool: &Pool) -> Self {
+        self.pool = Some(pool.clone());
+        self
+    }
+
+    /// Moves the lists that no command has to another queue, whose commands may have as many buffers as those of this one.
+    pub(crate) fn move_lists(&mut self, other: &mut Self) {
+        (other.lists, other.has_lists) = (std::mem::take(&mut self.lists), self.has_lists);
+        other.pool = self.pool.take();
+    }
+
+    /// Takes the data of a command that was reaped. Its list can be used again.
+    #[inline]
+    pub fn finish_command(&mut self, command: InFlightCommand) -> TransferData {
+        self.lists.extend(command.list);
+        command.data
+    }
+
     /// Submits a command.
     ///
     /// # Errors
-    /// [`RejectedCommand`] when the queue is full, or the command's data is in several buffers.
+    /// [`RejectedCommand`] when the queue is full, or the command's data is in more buffers than
+    /// [`limits`](QueueTransport::limits) permits, or there is no memory for their list.
     #[inline]
     pub fn submit_command(&mut self, command: Command, token: u64) -> Result<(), RejectedCommand> {
-        if command.data.buffers().len() > 1 {
-            return Err(RejectedCommand { command, reason: SubmitError::SINGLE_BUFFER_ONLY });
-        }
-        let pointed = entry_of(&command);
+        let (pointed, list) = if command.data.buffers().len() > 1 {
+            match self.take_list(&command) {
+                Ok((entry, list)) => (entry, Some(list)),
+                Err(reason) => return Err(RejectedCommand { command, reason }),
+            }
+        } else {
+            (entry_of(&command), None)
+        };
         let Command { entry, data } = command;
-        self.push(InFlightCommand { token, entry: pointed, data, order: 0 }).map_err(|refused| {
-            let command = Command { entry, data: refused.data };
+        self.push(InFlightCommand { token, entry: pointed, data, list, order: 0 }).map_err(|refused| {
+            let command = Command { entry, data: self.finish_command(refused) };
             RejectedCommand { command, reason: SubmitError::Full }
         })
+    }
+
+    /// Returns the entry of a command with several buffers, and the list that it points to.
+    #[cold]
+    fn take_list(&mut self, command: &Command) -> Result<(SubmissionEntry, Buffer), SubmitError> {
+        let buffers = command.data.buffers();
+        if buffers.len() > self.limits().segments_max {
+            return Err(SubmitError::TOO_MANY_BUFFERS);
+        }
+        if !self.has_lists {
+            self.make_lists()?;
+        }
+        // Those that are missing return with the commands in flight.
+        let list = self.lists.pop().ok_or(SubmitError::Full)?;
+        let descriptors = buffers
+            .iter()
+            .map(|buffer| SglDescriptor::new(SglKind::DataBlock, buffer.address(), narrow(buffer.bytes())));
+        let descriptors: Vec<SglDescriptor> = descriptors.collect();
+        list.write(0, descriptors.as_bytes()).expect("a list has room for the most buffers");
+        let bytes = narrow(size_of_val(&descriptors[..]));
+        Ok((command.entry.with_sgl(SglDescriptor::new(SglKind::LastSegment, list.address(), bytes)), list))
+    }
+
+    fn make_lists(&mut self) -> Result<(), SubmitError> {
+        let what = "no memory of the pool is free for the lists of commands with several buffers; \
+                    release a buffer, or send a command for each";
+        let pool = self.pool.as_ref().ok_or(SubmitError::TOO_MANY_BUFFERS)?;
+        let count = self.pair.depth().min(LISTS_MAX) as usize;
+        let memory = pool.buffer(count * LIST_BYTES).map_err(|_| SubmitError::Unsupported { what })?;
+        let memory = Buffer::from_pool(memory);
+        let list =
+            |at| memory.slice(at * LIST_BYTES, LIST_BYTES).expect("the memory is as long as the lists");
+        self.lists = (0..count).map(list).collect();
+        self.has_lists = true;
+        Ok(())
     }
 
     /// Submits a command with its entry; returns it if the queue is full.
@@ -248,7 +332,8 @@ pub(crate) fn entry_of(command: &Command) -> SubmissionEntry {
 
 impl QueueTransport for RingQueue {
     fn limits(&self) -> IoLimits {
-        IoLimits { transfer_bytes_max: TRANSFER_BYTES_MAX, segments_max: 1, memory_align: 1 }
+        let segments_max = if self.pool.is_some() { RING_SEGMENTS_MAX as usize } else { 1 };
+        IoLimits { transfer_bytes_max: TRANSFER_BYTES_MAX, segments_max, memory_align: 1 }
     }
 
     #[inline]
@@ -266,9 +351,11 @@ impl QueueTransport for RingQueue {
 
     #[inline]
     fn reap(&mut self) -> Result<Option<CompletedCommand>, IoError> {
-        Ok(self
-            .reap_command()?
-            .map(|(completion, command)| CompletedCommand { completion, data: command.data }))
+        let reaped = self.reap_command()?;
+        Ok(reaped.map(|(completion, command)| {
+            let data = self.finish_command(command);
+            CompletedCommand { completion, data }
+        }))
     }
 
     fn sleep(&mut self, longest: Option<Nanos>) -> Result<(), IoError> {
@@ -307,6 +394,9 @@ impl QueueTransport for RingQueue {
 impl Drop for RingQueue {
     fn drop(&mut self) {
         // The device may still access these buffers.
-        self.pair.take_contexts().for_each(|command| command.data.leak());
+        self.pair.take_contexts().for_each(|command| {
+            command.data.leak();
+            command.list.into_iter().for_each(Buffer::leak);
+        });
     }
 }

@@ -125,8 +125,9 @@ pub fn small_pool() -> PoolSettings {
     sizes.with_tiers("0:16777216").unwrap()
 }
 
-/// Checks that a handle moves one request in pieces of a pool without a run that is long enough. The device has the pool
-/// of [`small_pool`] and a namespace of blocks with room for 1 MiB.
+/// Checks that a handle moves one request in pieces of a pool without a run that is long enough, and that a queue whose
+/// limits permit it moves them as one command, as often as its depth. The device has the pool of [`small_pool`] and a namespace
+/// of blocks with room for 1 MiB.
 ///
 /// # Panics
 /// The device behaves otherwise.
@@ -155,6 +156,30 @@ pub fn fragmented_pool(device: &mut Device) {
         assert!(back == part, "a piece differs from what was written");
     }
     assert!(device.pool().statistics().steps.scattered >= 2);
+    let (id, block_bytes) = (device.namespace().id, device.namespace().block_bytes);
+    let mut queue = device.queue(4).unwrap();
+    if queue.limits().segments_max >= into.len() {
+        for (token, piece) in (0..20).zip(expected.chunks(PIECE).cycle()) {
+            into.iter().for_each(|buffer| buffer.write(0, &vec![0xEE; PIECE]).unwrap());
+            // In another order than that of their addresses.
+            let pieces: Vec<Buffer> = into.iter().rev().cloned().collect();
+            let read =
+                Command::read_scattered(id, 8_192 / u64::from(block_bytes), block_bytes, pieces).unwrap();
+            queue.submit(read, token).unwrap();
+            queue.wait(None).unwrap().unwrap().into_result().unwrap();
+            let at = expected.chunks(PIECE).position(|chunk| chunk == piece).unwrap();
+            let mut back = vec![0; PIECE];
+            into[into.len() - 1 - at].read(0, &mut back).unwrap();
+            assert!(back == piece, "a piece of one command differs from what was written");
+        }
+        for token in 0..4 {
+            let read = Command::read_scattered(id, 0, block_bytes, into.clone()).unwrap();
+            queue.submit(read, token).unwrap();
+        }
+        for _ in 0..4 {
+            queue.wait(None).unwrap().unwrap().into_result().unwrap();
+        }
+    }
     drop(held);
 }
 

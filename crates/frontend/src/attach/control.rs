@@ -221,6 +221,7 @@ impl<E: EntryExecutor> AttachFrontEnd<E> {
             queues: grant.queues,
             memory: grant.memory,
             data,
+            segments: self.executor.segments_max(),
             direct: rules,
         })
     }

@@ -50,6 +50,11 @@ pub trait EntryExecutor {
         None
     }
 
+    /// Returns the most buffers that a command may name, above 1 as an SGL.
+    fn segments_max(&self) -> u32 {
+        1
+    }
+
     /// Returns the lender of hardware queues, where the device has one.
     fn queue_lender(&mut self) -> Option<&mut dyn QueueLender<Self::Device>> {
         None

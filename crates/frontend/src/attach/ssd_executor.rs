@@ -13,6 +13,7 @@ use headwater_host::wake::WakeError;
 use headwater_host::width::narrow;
 use headwater_io::client_namespace::ClientNamespace;
 use headwater_io::namespace_request::{NamespaceRequest, NamespaceSpec};
+use headwater_io::ring_queue::RING_SEGMENTS_MAX;
 use headwater_ssd::command::{FrontEndId, NamespaceId, SsdCommand};
 use headwater_ssd::engine::SsdDevice;
 use headwater_ssd::limits::NAMESPACES;
@@ -66,6 +67,10 @@ impl<M: Media> EntryExecutor for SsdExecutor<M> {
 
     fn rings_mut(&mut self) -> &mut ClientRings<SharedMemoryWords> {
         &mut self.front_end.rings
+    }
+
+    fn segments_max(&self) -> u32 {
+        RING_SEGMENTS_MAX
     }
 
     fn poll(&mut self, device: &mut SsdDevice<M>, _now: Nanos) -> bool {

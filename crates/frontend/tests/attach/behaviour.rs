@@ -26,6 +26,7 @@ fn fragmented_pool_of_a_client_serves_requests() {
     let text = NamespaceSpec { block_bytes: 4_096, size: 1_000, ..NamespaceSpec::keys() };
     let namespace = client.create_namespace(text).unwrap();
     client.select_namespace(namespace).unwrap();
+    assert_eq!(client.queue(4).unwrap().limits().segments_max, 64, "a command names many buffers");
     device_behaviour::fragmented_pool(&mut client);
     drop((client, host.end()));
 }

@@ -30,6 +30,7 @@ pub struct AttachConnection {
     socket: OwnedFd,
     path: PathBuf,
     data: Option<DataRules>,
+    segments: u32,
     direct: Option<DirectRules>,
 }
 
@@ -65,10 +66,10 @@ impl AttachConnection {
         for which in [Timeout::Recv, Timeout::Send] {
             set_socket_timeout(&socket, which, Some(ANSWER_MAX.to_duration())).map_err(gone)?;
         }
-        let mut connection = Self { socket, path: path.to_owned(), data: None, direct: None };
+        let mut connection = Self { socket, path: path.to_owned(), data: None, segments: 1, direct: None };
         match connection.call(&AttachRequest::Hello { version: VERSION, direct }, &[])? {
-            (AttachReply::Welcome { version: VERSION, data, direct, .. }, _) => {
-                Ok(Self { data, direct, ..connection })
+            (AttachReply::Welcome { version: VERSION, data, segments, direct, .. }, _) => {
+                Ok(Self { data, segments, direct, ..connection })
             }
             (other, _) => Err(unexpected_reply("a hello", &other)),
         }
@@ -78,6 +79,12 @@ impl AttachConnection {
     #[must_use]
     pub fn data_rules(&self) -> Option<DataRules> {
         self.data
+    }
+
+    /// Returns the most buffers of a command at this daemon's device.
+    #[must_use]
+    pub fn segments_max(&self) -> u32 {
+        self.segments
     }
 
     /// Returns the rules for driving hardware queues, after [`open_direct`](Self::open_direct).

@@ -137,6 +137,15 @@ pub struct LentQueueLayout {
     pub interrupts: bool,
 }
 
+const fn one_segment() -> u32 {
+    1
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+const fn is_one_segment(segments: &u32) -> bool {
+    *segments <= 1
+}
+
 /// A reply of the daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -152,6 +161,9 @@ pub enum AttachReply {
         /// The limits on a command's data, where the device has any.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         data: Option<DataRules>,
+        /// Maximum buffers of a command, above 1 as an SGL.
+        #[serde(default = "one_segment", skip_serializing_if = "is_one_segment")]
+        segments: u32,
         /// Present if the hello requested hardware queues.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         direct: Option<DirectRules>,
@@ -271,15 +283,20 @@ mod tests {
             r#"{"memory":{"start":65536,"bytes":4096}}"#
         );
         assert_eq!(text(&AttachRequest::DeleteQueue { id: 3 }), r#"{"delete-queue":{"id":3}}"#);
-        let reply = |data| {
-            let welcome = AttachReply::Welcome { version: 1, queues: 16, memory: 4_096, data, direct: None };
+        let reply = |data, segments| {
+            let (version, queues, memory, direct) = (1, 16, 4_096, None);
+            let welcome = AttachReply::Welcome { version, queues, memory, data, segments, direct };
             String::from_utf8(encode(&welcome).unwrap()).unwrap()
         };
-        assert_eq!(reply(None), r#"{"welcome":{"version":1,"queues":16,"memory":4096}}"#);
+        assert_eq!(reply(None, 1), r#"{"welcome":{"version":1,"queues":16,"memory":4096}}"#);
         let rules = DataRules { transfer: 524_288, align: 4 };
         let expected =
             r#"{"welcome":{"version":1,"queues":16,"memory":4096,"data":{"transfer":524288,"align":4}}}"#;
-        assert_eq!(reply(Some(rules)), expected);
+        assert_eq!(reply(Some(rules), 1), expected);
+        let expected = r#"{"welcome":{"version":1,"queues":16,"memory":4096,"segments":64}}"#;
+        assert_eq!(reply(None, 64), expected);
+        let older = decode_reply(br#"{"welcome":{"version":1,"queues":16,"memory":4096}}"#);
+        assert!(matches!(older, Ok(AttachReply::Welcome { segments: 1, .. })), "{older:?}");
     }
 
     #[test]

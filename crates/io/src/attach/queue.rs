@@ -72,6 +72,7 @@ impl AttachQueue {
             self.aborted = rest;
             return Err(error.into());
         }
+        self.ring.move_lists(&mut ring);
         self.ring = ring;
         self.ring.ring()
     }
@@ -91,6 +92,9 @@ impl QueueTransport for AttachQueue {
         if !self.aborted.is_empty() && self.in_flight() >= self.depth() {
             return Err(RejectedCommand { command, reason: SubmitError::Full });
         }
+        if command.data.buffers().len() > self.limits.segments_max {
+            return Err(RejectedCommand { command, reason: SubmitError::TOO_MANY_BUFFERS });
+        }
         self.ring.submit_command(command, token)
     }
 
@@ -108,7 +112,8 @@ impl QueueTransport for AttachQueue {
                 continue;
             }
             self.empty_polls = 0;
-            return Ok(Some(CompletedCommand { completion, data: command.data }));
+            let data = self.ring.finish_command(command);
+            return Ok(Some(CompletedCommand { completion, data }));
         }
         self.empty_polls += 1;
         if self.empty_polls >= POLLS_PER_CHECK {
@@ -120,7 +125,8 @@ impl QueueTransport for AttachQueue {
                         self.aborted.push(command);
                     }
                     Some((completion, command)) => {
-                        return Ok(Some(CompletedCommand { completion, data: command.data }));
+                        let data = self.ring.finish_command(command);
+                        return Ok(Some(CompletedCommand { completion, data }));
                     }
                     None => {}
                 }

@@ -101,6 +101,36 @@ fn sgl_with_a_bit_bucket_skips_part_of_a_value() {
 }
 
 #[test]
+fn flat_addresses_of_several_buffers_are_an_sgl() {
+    let mut bench = RingHarness::new();
+    let mut client = bench.client(32, QueueKind::Standard);
+    let value = pattern(10_000);
+    let parts = [(40_000, 0..1), (20_003, 1..7_000), (50_000, 7_000..10_000)];
+    let list_of = |parts: &[(usize, std::ops::Range<usize>)]| -> Vec<SglDescriptor> {
+        let block = |(offset, part): &(usize, std::ops::Range<usize>)| {
+            let DataPointer { address, bytes } = at(*offset, part.len());
+            SglDescriptor::new(SglKind::DataBlock, address, bytes)
+        };
+        parts.iter().map(block).collect()
+    };
+    for (offset, part) in &parts {
+        client.write(*offset, &value[part.clone()]);
+    }
+    let list = client.write(1_024, list_of(&parts).as_bytes());
+    let segment = SglDescriptor::new(SglKind::LastSegment, list.address, list.bytes);
+    let put = store(1, key(b"k"), at(0, 10_000), StoreOptions::NONE).with_sgl(segment);
+    assert_eq!(bench.run(&mut client, put).0, Status::SUCCESS);
+    let into = [(30_000, 0..6_000), (3_000, 6_000..10_000)];
+    let list = client.write(1_024, list_of(&into).as_bytes());
+    let segment = SglDescriptor::new(SglKind::LastSegment, list.address, list.bytes);
+    let get = retrieve(1, key(b"k"), at(0, 10_000)).with_sgl(segment);
+    assert_eq!(bench.run(&mut client, get), (Status::SUCCESS, 10_000));
+    for (offset, part) in into {
+        assert_eq!(client.read(offset, part.len()), value[part]);
+    }
+}
+
+#[test]
 fn pointers_outside_the_guest_memory_are_data_transfer_errors() {
     let mut bench = RingHarness::new();
     let mut client = guest(&mut bench);

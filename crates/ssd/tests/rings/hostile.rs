@@ -9,7 +9,9 @@ use headwater_nvme::spec::command::SubmissionEntry;
 use headwater_nvme::spec::kv::{
     DataPointer, StoreOptions, exist, flush, list, retrieve, store, uio_get, uio_put,
 };
+use headwater_nvme::spec::sgl::{SglDescriptor, SglKind};
 use headwater_nvme::spec::status::Status;
+use zerocopy::IntoBytes as _;
 use zerocopy::little_endian::{U32, U64};
 
 #[test]
@@ -21,7 +23,8 @@ fn malformed_entries_are_answered_and_affect_no_other_client() {
     let plain = retrieve(1, key(b"k"), at(0, 8));
     let cases = [
         (SubmissionEntry { opcode: 0x7F, ..plain }, Status::INVALID_OPCODE),
-        (SubmissionEntry { flags: 0x40, ..plain }, Status::INVALID_FIELD),
+        (SubmissionEntry { flags: 0x80, ..plain }, Status::INVALID_FIELD),
+        (SubmissionEntry { flags: 0x40, ..plain }, Status::DATA_SGL_LENGTH_INVALID),
         (SubmissionEntry { prp2: U64::new(1), ..plain }, Status::INVALID_FIELD),
         (SubmissionEntry { cdw11: U32::new(17), ..plain }, Status::INVALID_KEY_SIZE),
         (SubmissionEntry { cdw11: U32::new(0), ..plain }, Status::INVALID_KEY_SIZE),
@@ -69,6 +72,19 @@ fn memory_of_other_clients_is_out_of_reach() {
             uio_get(1, at(0, 1), pointer),
         ] {
             assert_eq!(bench.run(&mut client, entry), (Status::DATA_TRANSFER_ERROR, 0));
+        }
+    }
+    // A list in memory of the other client, and one in its own that names that memory.
+    let descriptor = SglDescriptor::new(SglKind::DataBlock, theirs.address, theirs.bytes);
+    let list = client.write(0, descriptor.as_bytes());
+    for address in [theirs.address, list.address] {
+        let segment = SglDescriptor::new(SglKind::LastSegment, address, 16);
+        for entry in [
+            store(1, key(b"k"), DataPointer { address, bytes: 6 }, StoreOptions::NONE),
+            retrieve(1, key(b"k"), DataPointer { address, bytes: 6 }),
+        ] {
+            let answer = bench.run(&mut client, entry.with_sgl(segment));
+            assert!(!answer.0.is_success(), "{answer:?}");
         }
     }
     assert_eq!(bench.run(&mut client, exist(1, key(b"k"))).0, Status::KEY_DOES_NOT_EXIST);

@@ -5,8 +5,8 @@
 //!
 //! # The flat data pointer
 //! Clients in this process and attached ones use IOVAs ([`dma::iova`](headwater_dma::iova)), in which every buffer is
-//! contiguous. So PRP Entry 1 is the address of the first byte, of any alignment, and PRP Entry 2 is zero. SGLs are
-//! refused.
+//! contiguous. So PRP Entry 1 is the address of the first byte, of any alignment, and PRP Entry 2 is zero. Data in several
+//! buffers is an SGL, as every host writes it.
 
 use super::RequestData;
 use crate::nvme::decoder::{DataNeed, IoCommand, IoOperation};
@@ -19,7 +19,7 @@ use headwater_nvme::spec::status::Status;
 /// The kind of a client's data pointers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AddressMode {
-    /// PRP Entry 1 is the address of the contiguous data.
+    /// PRP Entry 1 is the address of the contiguous data, unless PSDT selects an SGL.
     #[default]
     Flat,
     /// PRPs of pages of this size, or an SGL, as PSDT selects; written by a guest's driver.
@@ -58,7 +58,11 @@ impl AddressResolver {
             DataNeed::ToHost(bytes) => HostTransfer::ToHost(bytes),
         };
         let segments = match mode {
-            AddressMode::Flat => resolve_flat(entry, transfer.bytes(), memory),
+            AddressMode::Flat if entry.pointer_kind() == PointerKind::Prp => {
+                resolve_flat(entry, transfer.bytes(), memory)
+            }
+            // An SGL has no pages.
+            AddressMode::Flat => self.resolve_list(entry, transfer, memory, PageBytes::MIN),
             AddressMode::Lists(page) => self.resolve_list(entry, transfer, memory, page),
         };
         segments.map(RequestData::Client)
@@ -92,7 +96,7 @@ fn resolve_flat(
     bytes: u32,
     memory: &ClientMemory,
 ) -> Result<ClientSegments, Status> {
-    if entry.pointer_kind() != PointerKind::Prp || entry.prp2.get() != 0 {
+    if entry.prp2.get() != 0 {
         return Err(Status::INVALID_FIELD);
     }
     resolve_range(memory, IovaRange { start: Iova(entry.prp1.get()), bytes })
