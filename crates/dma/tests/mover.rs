@@ -129,7 +129,7 @@ fn draw(expected: &mut [Vec<u8>], random: &mut fastrand::Rng, is_persistent: boo
         let content = expected[memory][from.offset..from.offset + bytes].to_vec();
         let (to, second) = (target(random, expected), target(random, expected));
         let seed = random.u32(..);
-        let (step, result) = match random.usize(..7) {
+        let (step, result) = match random.usize(..8) {
             0 | 1 if is_apart(from, to) => {
                 write(expected, to, &content);
                 (MoveStep::Copy { from: from.range(bytes), to }, StepResult::Done)
@@ -162,6 +162,10 @@ fn draw(expected: &mut [Vec<u8>], random: &mut fastrand::Rng, is_persistent: boo
             6 => {
                 let step = MoveStep::Crc32c { of: from.range(bytes), seed };
                 (step, StepResult::Crc32c(crc_of(seed, &content)))
+            }
+            // Of memory whose lines may be written back: not of a client.
+            7 if is_persistent && to.offset + bytes <= expected[to.memory].len() => {
+                (MoveStep::Flush { of: to.range(bytes) }, StepResult::Done)
             }
             _ => continue,
         };

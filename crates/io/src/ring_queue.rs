@@ -27,7 +27,7 @@ use zerocopy::little_endian::U64;
 /// The most buffers of a command.
 pub const RING_SEGMENTS_MAX: u32 = 64;
 /// The most commands in flight with several buffers: their lists take 4 KiB, a slot of the static tier.
-const LISTS_MAX: u32 = 4;
+const LISTS_MAX: u8 = 4;
 /// Bytes of the list of a command's buffers.
 const LIST_BYTES: usize = RING_SEGMENTS_MAX as usize * SGL_DESCRIPTOR_BYTES;
 
@@ -85,8 +85,8 @@ pub struct InFlightCommand {
     pub entry: SubmissionEntry,
     /// The data it moves.
     pub data: TransferData,
-    /// The SGL of data in several buffers.
-    list: Option<Buffer>,
+    /// The number of the list of data in several buffers.
+    list: Option<u8>,
     /// The submission order.
     order: u64,
 }
@@ -109,10 +109,10 @@ pub struct RingQueue {
     pair: ClientPair,
     /// The pool of the lists of commands with several buffers; `None` if a command has one.
     pool: Option<Pool>,
-    /// The lists that no command has.
+    /// The memory of each list; none before the first command with several buffers.
     lists: Vec<Buffer>,
-    /// True once memory was taken for lists.
-    has_lists: bool,
+    /// The numbers of lists that no command has.
+    free_lists: Vec<u8>,
     wakeups: QueueWakeups,
     submitted: u64,
     /// True if commands were submitted since the last doorbell.
@@ -133,7 +133,7 @@ impl RingQueue {
             pair,
             pool: None,
             lists: Vec::new(),
-            has_lists: false,
+            free_lists: Vec::new(),
             wakeups,
             submitted: 0,
             unrung_submissions: false,
@@ -151,16 +151,17 @@ impl RingQueue {
         self
     }
 
-    /// Moves the lists that no command has to another queue, whose commands may have as many buffers as those of this one.
+    /// Moves the lists to another queue, which has the commands of this one, and whose commands may have as many buffers.
     pub(crate) fn move_lists(&mut self, other: &mut Self) {
-        (other.lists, other.has_lists) = (std::mem::take(&mut self.lists), self.has_lists);
+        other.lists = std::mem::take(&mut self.lists);
+        other.free_lists = std::mem::take(&mut self.free_lists);
         other.pool = self.pool.take();
     }
 
     /// Takes the data of a command that was reaped. Its list can be used again.
     #[inline]
     pub fn finish_command(&mut self, command: InFlightCommand) -> TransferData {
-        self.lists.extend(command.list);
+        self.free_lists.extend(command.list);
         command.data
     }
 
@@ -188,36 +189,37 @@ impl RingQueue {
 
     /// Returns the entry of a command with several buffers, and the list that it points to.
     #[cold]
-    fn take_list(&mut self, command: &Command) -> Result<(SubmissionEntry, Buffer), SubmitError> {
+    fn take_list(&mut self, command: &Command) -> Result<(SubmissionEntry, u8), SubmitError> {
         let buffers = command.data.buffers();
         if buffers.len() > self.limits().segments_max {
             return Err(SubmitError::TOO_MANY_BUFFERS);
         }
-        if !self.has_lists {
+        if self.lists.is_empty() {
             self.make_lists()?;
         }
         // Those that are missing return with the commands in flight.
-        let list = self.lists.pop().ok_or(SubmitError::Full)?;
+        let number = self.free_lists.pop().ok_or(SubmitError::Full)?;
+        let list = &self.lists[usize::from(number)];
         let descriptors = buffers
             .iter()
             .map(|buffer| SglDescriptor::new(SglKind::DataBlock, buffer.address(), narrow(buffer.bytes())));
         let descriptors: Vec<SglDescriptor> = descriptors.collect();
         list.write(0, descriptors.as_bytes()).expect("a list has room for the most buffers");
         let bytes = narrow(size_of_val(&descriptors[..]));
-        Ok((command.entry.with_sgl(SglDescriptor::new(SglKind::LastSegment, list.address(), bytes)), list))
+        Ok((command.entry.with_sgl(SglDescriptor::new(SglKind::LastSegment, list.address(), bytes)), number))
     }
 
     fn make_lists(&mut self) -> Result<(), SubmitError> {
         let what = "no memory of the pool is free for the lists of commands with several buffers; \
                     release a buffer, or send a command for each";
         let pool = self.pool.as_ref().ok_or(SubmitError::TOO_MANY_BUFFERS)?;
-        let count = self.pair.depth().min(LISTS_MAX) as usize;
+        let count = usize::from(LISTS_MAX);
         let memory = pool.buffer(count * LIST_BYTES).map_err(|_| SubmitError::Unsupported { what })?;
         let memory = Buffer::from_pool(memory);
         let list =
             |at| memory.slice(at * LIST_BYTES, LIST_BYTES).expect("the memory is as long as the lists");
         self.lists = (0..count).map(list).collect();
-        self.has_lists = true;
+        self.free_lists = (0..LISTS_MAX).collect();
         Ok(())
     }
 
@@ -394,9 +396,13 @@ impl QueueTransport for RingQueue {
 impl Drop for RingQueue {
     fn drop(&mut self) {
         // The device may still access these buffers.
-        self.pair.take_contexts().for_each(|command| {
+        let mut has_list = false;
+        for command in self.pair.take_contexts() {
+            has_list |= command.list.is_some();
             command.data.leak();
-            command.list.into_iter().for_each(Buffer::leak);
-        });
+        }
+        if has_list {
+            self.lists.drain(..).for_each(Buffer::leak);
+        }
     }
 }

@@ -41,17 +41,17 @@ pub fn keys(device: &mut Device) {
     assert!(matches!(device.read(0, &mut [0; 512]), Err(IoError::Namespace { .. })));
 }
 
-/// Checks values longer than what one command moves elsewhere, on a device of Headwater with room for 60 MiB.
+/// Checks values longer than what one command moves elsewhere, up to the longest, on a device of Headwater with room for 300 MiB.
 ///
 /// # Panics
 /// The device behaves otherwise.
 pub fn long_values(device: &mut Device) {
-    for bytes in [(16 << 20) + 1, 40 << 20] {
+    let longest = headwater_io::VALUE_BYTES_MAX;
+    for bytes in [(16 << 20) + 1, longest] {
         let value = pattern(bytes);
         device.put(b"long", &value).unwrap();
         assert!(device.get(b"long").unwrap().unwrap() == value, "{bytes} bytes");
     }
-    let longest = headwater_io::VALUE_BYTES_MAX;
     let refused = device.put(b"long", &vec![0; longest + 1]).unwrap_err();
     assert!(matches!(refused, IoError::TransferTooLong { max, .. } if max == longest), "{refused}");
     device.delete(b"long").unwrap();

@@ -34,7 +34,7 @@ fn fragmented_pool_of_a_client_serves_requests() {
 #[test]
 fn values_longer_than_a_transfer_of_nvme_pass_in_one_call() {
     let folder = tempfile::tempdir().unwrap();
-    let media = MemoryMedia::erased(FlashGeometry::with_blocks(640)).unwrap();
+    let media = MemoryMedia::erased(FlashGeometry::with_blocks(1_600)).unwrap();
     let host = AttachHost::start(folder.path(), GrantPolicy::new([]), media);
     device_behaviour::long_values(&mut host.client());
 }

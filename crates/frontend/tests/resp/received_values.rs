@@ -263,3 +263,21 @@ fn a_client_that_ends_its_side_behind_a_value_gets_its_reply() {
         assert_eq!(bench.clients.pop().unwrap().received, b"+OK\r\n", "round {round}");
     }
 }
+
+#[test]
+fn the_longest_value_is_received_and_read() {
+    const LONGEST: usize = 256 << 20;
+    // Receipts hold a quarter of the free capacity.
+    let mut bench = ReceiptBench::new(4_400);
+    let mut random = fastrand::Rng::with_seed(4);
+    let client = bench.connect();
+    let mut value = vec![0; LONGEST];
+    random.fill(&mut value);
+    bench.ask(client, &[b"SET", b"k", &value], b"+OK\r\n");
+    bench.finish(&mut random);
+    let received = bench.device.stats().received_bytes;
+    assert!(received > (LONGEST - EXTENT) as u64, "{received} bytes were received into blocks");
+    bench.ask(client, &[b"STRLEN", b"k"], format!(":{LONGEST}\r\n").as_bytes());
+    bench.ask(client, &[b"GET", b"k"], &bulk(&value));
+    bench.finish(&mut random);
+}

@@ -13,7 +13,7 @@ fn keys_in_memory() {
 
 #[test]
 fn long_values_in_memory() {
-    device_behaviour::long_values(&mut Device::open("mem:160MiB").unwrap());
+    device_behaviour::long_values(&mut Device::open("mem:400MiB").unwrap());
 }
 
 #[test]

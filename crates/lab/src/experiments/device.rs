@@ -164,7 +164,7 @@ fn large(seed: u64, extent: &RunExtent, findings: &mut ExperimentFindings) -> Re
     }
     findings.claims.push(ratio_claim(
         "p1.device.get.4k",
-        ClaimGoal::AtMost(1.25),
+        ClaimGoal::AtMost(1.15),
         (&cpu(0), &cpu(1)),
         "copy and CRC of a random record",
     ));
@@ -174,7 +174,7 @@ fn large(seed: u64, extent: &RunExtent, findings: &mut ExperimentFindings) -> Re
     );
     findings.claims.push(ratio_claim(
         "p1.device.put.4k",
-        ClaimGoal::AtMost(1.6),
+        ClaimGoal::AtMost(1.8),
         (&cpu(2), &put_floor),
         &baseline,
     ));

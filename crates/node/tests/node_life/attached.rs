@@ -3,7 +3,7 @@
 
 use crate::running::{RunningNode, headwater};
 use headwater::Device;
-use headwater_host::clock::Nanos;
+use headwater_host::clock::{Clock, Nanos};
 use headwater_io::attach::protocol::AttachRequest;
 use headwater_nvme::spec::status::Status;
 use headwater_testkit::unsealed_memory::{UnsealedClient, unsealed_files};
@@ -169,4 +169,29 @@ fn namespaces_are_created_changed_and_deleted_live_and_offline() {
     assert_eq!(offline(&["delete", "2"]).0, Some(0));
     let (_, text) = offline(&["list"]);
     assert!(!text.contains("blocks of"), "{text}");
+}
+
+#[test]
+fn nine_tenths_of_the_bytes_of_long_values_move_in_large_jobs() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = RunningNode::start(dir.path(), &[]);
+    let mut device = open(&node);
+    let value: Vec<u8> = (0..=255).cycle().take(1 << 20).collect();
+    for key in 0..8_u8 {
+        device.put(&[key], &value).unwrap();
+        assert!(device.get(&[key]).unwrap().unwrap() == value, "value {key}");
+    }
+    let payload = 2 * 8 * value.len() as u64;
+    // The counters are published a moment later.
+    let large = (0..2_000).find_map(|_| {
+        let metrics = node.http("/metrics");
+        let line =
+            metrics.lines().find_map(|line| line.strip_prefix("headwater_moved_in_large_jobs_bytes_total "));
+        let large: u64 = line.expect("the node counts them").parse().unwrap();
+        Clock::sleep(Nanos::from_millis(10));
+        (large * 10 >= payload * 9).then_some(large)
+    });
+    let large = large.expect("nine tenths of the bytes moved in jobs of 16 KiB and more");
+    assert!(large <= payload, "{large} of {payload} bytes moved");
+    node.stop();
 }

@@ -135,6 +135,10 @@ const ONCE_BROKEN: &[(u64, &str)] = &[
         9_225_167_833_185_249_246,
         "a batch was compared with more records of its few hashes than device memory holds",
     ),
+    (
+        9_225_167_873_759_224_098,
+        "two pages that a list needed at once left device memory in turn, because nothing in them counted as needed",
+    ),
 ];
 
 #[test]

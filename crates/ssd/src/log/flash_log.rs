@@ -339,11 +339,15 @@ impl<M: Media> FlashLog<M> {
         self.reads.request(page, waiter, &self.blocks);
     }
 
-    /// Unpins a page of a waiter, which has used it or not. A used page of an extent leaves device DRAM, and so does a page of
-    /// the log of which nothing is needed.
+    /// Unpins a page of a waiter, which has used it or not. A used page of an extent leaves device DRAM, and so does a used page
+    /// of the log of which nothing is needed.
     pub(crate) fn unpin(&mut self, page: PageAddress, is_used: bool) {
         self.page_cache.unpin(page);
-        if is_used && self.blocks.get(page.block).is_extent() {
+        if !is_used {
+            // Its waiter looks at it again, beside the next page: dropped now, both could miss each other for ever.
+            return;
+        }
+        if self.blocks.get(page.block).is_extent() {
             self.page_cache.drop_unpinned(page);
         }
         self.drop_if_replaced(page);
