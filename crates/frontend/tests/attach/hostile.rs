@@ -234,11 +234,12 @@ fn unexpected_descriptors_are_closed() {
         let files: Vec<OwnedFd> = (0..2).map(|_| tempfile::tempfile().unwrap().into()).collect();
         let borrowed: Vec<_> = files.iter().map(|file| file.as_fd()).collect();
         let before = std::fs::read_dir("/proc/self/fd").unwrap().count();
-        for _ in 0..200 {
+        // Tests beside this one open some hundreds.
+        for _ in 0..1_000 {
             client.call(&AttachRequest::Namespaces, &borrowed).unwrap();
         }
         let after = std::fs::read_dir("/proc/self/fd").unwrap().count();
-        assert!(after < before + 100, "descriptors leaked: {before} before, {after} after");
+        assert!(after < before + 1_000, "descriptors leaked: {before} before, {after} after");
     });
 }
 
