@@ -69,9 +69,8 @@ impl RecordLog {
         let open = self.open.as_mut().and_then(|open| open.frame.as_mut());
         let open = open.expect("the open page was made ready for the copy");
         let (mut page, mut at) = copied.end;
-        // Pages are aligned for it.
-        open[at..at + 4].copy_from_slice(&checksum.to_le_bytes());
-        copied.sums[0].add(&open[at..at + 4]);
+        // Records begin at multiples of 16 bytes: these four lie in one page.
+        copied.sums[0].copy(&mut open[at..at + 4], &checksum.to_le_bytes());
         at += 4;
         let mut crc = 0;
         for mut bytes in pieces {

@@ -4,13 +4,12 @@
 //! the record, and that of the page's data so far. Invariant: a page whose checksum is known has exactly that of its data; the
 //! bytes are read once for both, except for short parts.
 
-use super::record_draft::DraftPage;
 use crate::media::geometry::PAGE_DATA_BYTES;
 use crate::mutant::{Mutant, mutant};
-use headwater_host::copy::{CrcLength, crc32c, shift_crc32c};
+use headwater_host::copy::{CrcLength, copy, copy_crc32c, crc32c, shift_crc32c};
 
-/// A part of this length is summed by itself and joined to both checksums. For a shorter one that takes longer than to read it
-/// twice.
+/// A part of at least so many bytes is summed by itself and joined to both checksums. For a shorter one that takes longer than to
+/// read it twice.
 const JOINED_BYTES_MIN: usize = 512;
 /// The payload of a record from which on the checksum of the page that it begins in is kept. A page in which a shorter one begins
 /// is read once, when it leaves.
@@ -26,10 +25,8 @@ impl PageSum {
     /// Begins with no bytes.
     pub(super) const EMPTY: Self = Self { crc: Some(0) };
 
-    /// Returns the checksum of a page that was built elsewhere.
-    pub(super) const fn of_draft(page: &DraftPage) -> Self {
-        Self { crc: page.crc }
-    }
+    /// The checksum of a page that is read when it leaves.
+    pub(super) const UNKNOWN: Self = Self { crc: None };
 
     /// Gives the checksum up before a record whose payload is too short for it.
     #[inline]
@@ -61,6 +58,15 @@ impl PageSum {
                 *page = length.join(*page, own);
                 length.join(crc, own)
             }
+        }
+    }
+
+    /// Copies the next bytes of a page, of which no record needs a checksum.
+    #[inline]
+    pub(super) fn copy(&mut self, target: &mut [u8], bytes: &[u8]) {
+        match &mut self.crc {
+            None => copy(target, bytes),
+            Some(page) => *page = copy_crc32c(target, bytes, *page),
         }
     }
 
@@ -99,7 +105,6 @@ impl PageSum {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use headwater_host::copy::copy_crc32c;
 
     /// Fills pages with records of random lengths: a header whose first four bytes follow when the record is complete, and a
     /// payload in pieces.
@@ -115,8 +120,8 @@ mod tests {
                 sum.prepare(payload);
                 is_kept &= payload >= KEPT_PAYLOAD_BYTES_MIN;
                 let header = at;
-                page[at + 4..at + 16].copy_from_slice(&rng.u128(..).to_le_bytes()[4..]);
-                sum.add(&page[at..at + 16]);
+                let fields = [&[0; 4], &rng.u128(..).to_le_bytes()[4..]].concat();
+                sum.copy(&mut page[at..at + 16], &fields);
                 let mut crc = crc32c(0, &page[at + 4..at + 16]);
                 at += 16;
                 let mut left = payload;

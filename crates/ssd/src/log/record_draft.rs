@@ -8,8 +8,9 @@
 
 use super::RecordLog;
 use super::blocks::BlockTable;
-use super::page::{PAGE_CRC, PageKind};
+use super::page::PageKind;
 use super::page_cache::PageCache;
+use super::page_sum::PageSum;
 use super::record::{HEADER_BYTES, RecordAddress, RecordHeader};
 use super::record_source::RecordSource;
 use super::record_writer::RecordWriter;
@@ -22,8 +23,7 @@ use std::fmt;
 /// One page of a record that is being built.
 pub(super) struct DraftPage {
     pub(super) frame: MediaFrame,
-    /// Checksum of its data, if one piece fills it.
-    pub(super) crc: Option<u32>,
+    pub(super) sum: PageSum,
 }
 
 /// The pages of a record that is being built.
@@ -69,13 +69,10 @@ impl RecordDraft {
             RecordSource::Bytes(mut bytes) => {
                 while !bytes.is_empty() {
                     let crc = self.crc;
-                    let (page, own) = self.open_page(dram);
+                    let (page, sum) = self.open_page(dram);
                     let (here, rest) = bytes.split_at(bytes.len().min(page.len()));
-                    self.crc = if here.len() == PAGE_DATA_BYTES {
-                        PAGE_CRC.join(crc, *own.insert(copy_crc32c(page, here, 0)))
-                    } else {
-                        copy_crc32c(&mut page[..here.len()], here, crc)
-                    };
+                    let target = &mut page[..here.len()];
+                    self.crc = sum.put(target, crc, |target, crc| copy_crc32c(target, here, crc));
                     self.bytes += here.len();
                     bytes = rest;
                 }
@@ -91,29 +88,28 @@ impl RecordDraft {
         let mut at = offset;
         while at < end {
             let crc = self.crc;
-            let (page, own) = self.open_page(dram);
+            let (page, sum) = self.open_page(dram);
             let here = (end - at).min(page.len());
             // Memory that the client can take away is checked before the draft is appended.
-            self.crc = if here == PAGE_DATA_BYTES {
-                PAGE_CRC.join(crc, *own.insert(segments.copy_in_crc32c(at, page, 0).1))
-            } else {
-                segments.copy_in_crc32c(at, &mut page[..here], crc).1
-            };
+            self.crc =
+                sum.put(&mut page[..here], crc, |target, crc| segments.copy_in_crc32c(at, target, crc).1);
             self.bytes += here;
             at += here;
         }
     }
 
-    /// Returns the free rest of the last page, or of a new one if it is full, and the place of its checksum.
-    fn open_page(&mut self, dram: &mut PageCache) -> (&mut [u8], &mut Option<u32>) {
+    /// Returns the free rest of the last page, or of a new one if it is full, and the checksum of the page.
+    fn open_page(&mut self, dram: &mut PageCache) -> (&mut [u8], &mut PageSum) {
         if self.bytes.div_ceil(PAGE_DATA_BYTES) > self.pages.len()
             || self.bytes.is_multiple_of(PAGE_DATA_BYTES)
         {
             let frame = dram.take_frame().expect("frames were reserved for the part");
-            self.pages.push(DraftPage { frame, crc: None });
+            // The header is the last that the first page gets.
+            let sum = if self.pages.is_empty() { PageSum::UNKNOWN } else { PageSum::EMPTY };
+            self.pages.push(DraftPage { frame, sum });
         }
-        let DraftPage { frame, crc } = self.pages.last_mut().expect("a page was pushed above");
-        (&mut frame[self.bytes % PAGE_DATA_BYTES..PAGE_DATA_BYTES], crc)
+        let DraftPage { frame, sum } = self.pages.last_mut().expect("a page was pushed above");
+        (&mut frame[self.bytes % PAGE_DATA_BYTES..PAGE_DATA_BYTES], sum)
     }
 
     /// Writes the header in front of the payload, and returns the pages of the record.

@@ -14,7 +14,7 @@ use crate::log::record::{RecordAddress, RecordHeader};
 use crate::media::geometry::{PAGE_DATA_BYTES, PAGES_PER_BLOCK};
 use crate::mutant::{Mutant, mutant};
 use headwater_dma::iova::ClientSegments;
-use headwater_host::copy::{copy, copy_crc32c};
+use headwater_host::copy::copy_crc32c;
 use std::ops::Range;
 
 /// The state of one append.
@@ -89,7 +89,7 @@ impl<'a> RecordWriter<'a> {
     pub(super) fn put_page(&mut self, page: DraftPage, used: usize) {
         let open = self.open_room();
         assert!(open.frame.is_none() && open.offset == 0, "a page of a record begins inside of another page");
-        open.sum = PageSum::of_draft(&page);
+        open.sum = page.sum;
         open.frame = Some(page.frame);
         open.offset = used;
     }
@@ -98,8 +98,7 @@ impl<'a> RecordWriter<'a> {
         while !bytes.is_empty() {
             let OpenPage { data, offset, sum } = self.open_page();
             let (here, rest) = bytes.split_at(bytes.len().min(PAGE_DATA_BYTES - *offset));
-            copy(&mut data[*offset..*offset + here.len()], here);
-            sum.add(here);
+            sum.copy(&mut data[*offset..*offset + here.len()], here);
             *offset += here.len();
             bytes = rest;
         }
