@@ -13,7 +13,7 @@ use headwater_host::shared_memory::SharedMemory;
 use headwater_host::wake::WakeDescriptor;
 use headwater_host::width::narrow;
 use headwater_io::namespace_request::NamespaceRequest;
-use headwater_io::ring_queue::{QueueWakeups, RingQueue};
+use headwater_io::ring_queue::{QueueWakeups, RING_SEGMENTS_MAX, RingQueue};
 use headwater_io::{
     ArmResult, Buffer, ClientNamespace, Command, CompletedCommand, DeviceBackend, DevicePool, IoError,
     IoLimits, MemoryRegistrar, PoolSettings, QueueTransport, RejectedCommand, VALUE_BYTES_MAX,
@@ -206,7 +206,7 @@ impl DeviceBackend for InProcess {
             self.device_thread.call(|answer| CoreRequest::CreateQueue { depth, answer })??;
         let bells = QueueWakeups::Descriptors { own: bell, device: self.device_thread.wakeup.clone() };
         Ok(Box::new(InProcessQueue {
-            ring: RingQueue::new(pair, bells).with_lists(self.memory.pool()),
+            ring: RingQueue::new(pair, bells).with_lists(self.memory.pool(), RING_SEGMENTS_MAX),
             id,
             device_thread: Arc::clone(&self.device_thread),
         }))

@@ -103,9 +103,10 @@ impl IoLimits {
     pub(crate) fn check(&self, data: &TransferData) -> Result<(), SubmitError> {
         let lies = |buffer: &Buffer| buffer.process_address().is_multiple_of(self.memory_align);
         let buffers = data.buffers();
-        let what = if buffers.len() > self.segments_max {
-            "more buffers than the queue's segments_max; send several commands"
-        } else if data.bytes() > self.transfer_bytes_max {
+        if buffers.len() > self.segments_max {
+            return Err(SubmitError::TOO_MANY_BUFFERS);
+        }
+        let what = if data.bytes() > self.transfer_bytes_max {
             "more bytes than the queue's transfer_bytes_max; send several commands"
         } else if !buffers.iter().all(lies) {
             "a buffer is not aligned to the queue's memory_align; take it from the device's pool"

@@ -107,8 +107,8 @@ pub type ClientPair = QueuePair<SharedMemoryWords, InFlightCommand>;
 #[expect(clippy::struct_excessive_bools, reason = "four independent flags, read separately on the hot path")]
 pub struct RingQueue {
     pair: ClientPair,
-    /// The pool of the lists of commands with several buffers; `None` if a command has one.
-    pool: Option<Pool>,
+    /// The pool of the lists of commands with several buffers, and the most buffers of a command; `None` if it has one.
+    list_pool: Option<(Pool, u32)>,
     /// The memory of each list; none before the first command with several buffers.
     lists: Vec<Buffer>,
     /// The numbers of lists that no command has.
@@ -131,7 +131,7 @@ impl RingQueue {
     pub fn new(pair: ClientPair, wakeups: QueueWakeups) -> Self {
         Self {
             pair,
-            pool: None,
+            list_pool: None,
             lists: Vec::new(),
             free_lists: Vec::new(),
             wakeups,
@@ -143,11 +143,11 @@ impl RingQueue {
         }
     }
 
-    /// Lets commands have up to [`RING_SEGMENTS_MAX`] buffers. Their lists lie in memory of a pool that the device may read, which
-    /// the first of them takes.
+    /// Lets commands have up to `segments_max` buffers, at most [`RING_SEGMENTS_MAX`]. Their lists lie in memory of a pool that the
+    /// device may read, which the first of them takes.
     #[must_use]
-    pub fn with_lists(mut self, pool: &Pool) -> Self {
-        self.pool = Some(pool.clone());
+    pub fn with_lists(mut self, pool: &Pool, segments_max: u32) -> Self {
+        self.list_pool = Some((pool.clone(), segments_max.clamp(1, RING_SEGMENTS_MAX)));
         self
     }
 
@@ -155,7 +155,7 @@ impl RingQueue {
     pub(crate) fn move_lists(&mut self, other: &mut Self) {
         other.lists = std::mem::take(&mut self.lists);
         other.free_lists = std::mem::take(&mut self.free_lists);
-        other.pool = self.pool.take();
+        other.list_pool = self.list_pool.take();
     }
 
     /// Takes the data of a command that was reaped. Its list can be used again.
@@ -212,7 +212,7 @@ impl RingQueue {
     fn make_lists(&mut self) -> Result<(), SubmitError> {
         let what = "no memory of the pool is free for the lists of commands with several buffers; \
                     release a buffer, or send a command for each";
-        let pool = self.pool.as_ref().ok_or(SubmitError::TOO_MANY_BUFFERS)?;
+        let (pool, _) = self.list_pool.as_ref().ok_or(SubmitError::TOO_MANY_BUFFERS)?;
         let count = usize::from(LISTS_MAX);
         let memory = pool.buffer(count * LIST_BYTES).map_err(|_| SubmitError::Unsupported { what })?;
         let memory = Buffer::from_pool(memory);
@@ -334,7 +334,7 @@ pub(crate) fn entry_of(command: &Command) -> SubmissionEntry {
 
 impl QueueTransport for RingQueue {
     fn limits(&self) -> IoLimits {
-        let segments_max = if self.pool.is_some() { RING_SEGMENTS_MAX as usize } else { 1 };
+        let segments_max = self.list_pool.as_ref().map_or(1, |(_, segments_max)| *segments_max as usize);
         IoLimits { transfer_bytes_max: TRANSFER_BYTES_MAX, segments_max, memory_align: 1 }
     }
 

@@ -92,9 +92,6 @@ impl QueueTransport for AttachQueue {
         if !self.aborted.is_empty() && self.in_flight() >= self.depth() {
             return Err(RejectedCommand { command, reason: SubmitError::Full });
         }
-        if command.data.buffers().len() > self.limits.segments_max {
-            return Err(RejectedCommand { command, reason: SubmitError::TOO_MANY_BUFFERS });
-        }
         self.ring.submit_command(command, token)
     }
 

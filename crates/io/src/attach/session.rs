@@ -247,8 +247,6 @@ impl AttachSession {
 impl AttachSession {
     /// Returns the limits of a ring, reduced to those of this daemon's device.
     fn limits(&self, ring: IoLimits) -> IoLimits {
-        let segments = self.connection.as_ref().map_or(1, AttachConnection::segments_max).max(1);
-        let ring = IoLimits { segments_max: ring.segments_max.min(segments as usize), ..ring };
         let Some(rules) = self.connection.as_ref().and_then(AttachConnection::data_rules) else {
             return ring;
         };
@@ -402,11 +400,10 @@ impl DeviceBackend for AttachBackend {
             drop(session);
             return Ok(Box::new(NvmeQueue::open(owner, depth)?));
         }
-        let (ring, epoch) = (session.ring_queue(depth)?, session.epoch());
-        // The pool may register memory through the session.
+        let segments_max = session.connection.as_ref().map_or(1, AttachConnection::segments_max);
+        let ring = session.ring_queue(depth)?.with_lists(self.memory.pool(), segments_max);
+        let (epoch, limits) = (session.epoch(), session.limits(ring.limits()));
         drop(session);
-        let ring = ring.with_lists(self.memory.pool());
-        let limits = lock(&self.session).limits(ring.limits());
         Ok(Box::new(AttachQueue::new(Arc::clone(&self.session), epoch, ring, limits)))
     }
 }

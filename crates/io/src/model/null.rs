@@ -46,9 +46,7 @@ pub(super) fn check_limits(command: &Command, limits: &IoLimits) -> Result<(), S
 fn check_all_limits(command: &Command, limits: &IoLimits) -> Result<(), SubmitError> {
     let buffers = command.data.buffers();
     if buffers.len() > 1 && buffers.len() > limits.segments_max {
-        return Err(SubmitError::Unsupported {
-            what: "more buffers than the queue's segments_max; send several commands",
-        });
+        return Err(SubmitError::TOO_MANY_BUFFERS);
     }
     if command.data.bytes() > limits.transfer_bytes_max {
         let what = "more bytes than the queue's transfer_bytes_max; send several commands";

@@ -147,8 +147,7 @@ impl TcpQueue {
 #[inline]
 fn submit_on_link(link: &mut TcpLink, command: &Command, slot: usize) -> Result<(), SubmitError> {
     if command.data.buffers().len() > SEGMENTS_MAX {
-        let what = "more buffers than the queue's segments_max; send several commands";
-        return Err(SubmitError::Unsupported { what });
+        return Err(SubmitError::TOO_MANY_BUFFERS);
     }
     match link.submit(command.entry, CommandBuffers::transfer(&command.data), slot as u64) {
         Ok(()) => Ok(()),

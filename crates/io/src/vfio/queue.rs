@@ -246,8 +246,7 @@ impl<K: QueueOwner> QueueTransport for NvmeQueue<K> {
         self.runs.clear();
         self.runs.extend(buffers.iter().filter(|buffer| buffer.bytes() > 0).map_while(run_of));
         if buffers.len() > SEGMENTS_MAX {
-            let what = "more buffers than the queue's segments_max";
-            return Err(RejectedCommand { command, reason: SubmitError::Unsupported { what } });
+            return Err(RejectedCommand { command, reason: SubmitError::TOO_MANY_BUFFERS });
         }
         if let Err(reason) = self.owner.translate_addresses(&mut self.runs) {
             return Err(RejectedCommand { command, reason });
