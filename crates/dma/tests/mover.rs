@@ -7,8 +7,8 @@ use headwater_dma::frame::{FRAME_BYTES, MediaFrame};
 use headwater_dma::iova::{ClientMemory, Iova};
 use headwater_dma::mover::policy::PolicyConfig;
 use headwater_dma::mover::{
-    CacheIntent, InvalidStep, LARGE_JOB_BYTES, MemoryPlace, MoveChannel, MoveDurability, MoveJob, MoveMemory,
-    MoveStep, Mover, SoftwareChannel, StepResult,
+    CacheIntent, ChannelCounters, InvalidStep, LARGE_JOB_BYTES, MemoryPlace, MoveChannel, MoveDurability,
+    MoveJob, MoveMemory, MoveStep, Mover, SoftwareChannel, StepResult,
 };
 use headwater_host::clock::{Clock, Nanos};
 use headwater_host::copy::persist::{DrainPromise, WriteBackInstruction, write_back_instruction};
@@ -181,28 +181,35 @@ fn jobs_move_what_a_byte_loop_moves() {
 #[test]
 fn jobs_split_over_channels_move_what_a_byte_loop_moves() {
     for channels in [1, 3] {
-        let clock = Clock::start();
-        let channels = (0..channels).map(|_| {
-            let channel = SoftwareChannel::start(clock, Nanos::from_millis(60_000)).unwrap();
-            Box::new(channel) as Box<dyn MoveChannel>
-        });
-        // Channels seem fast, so that they get parts of every job.
-        let eager = PolicyConfig {
-            threshold_bytes: [1; 4],
-            part_min_bytes: 1,
-            cpu_bytes_per_ns: 0.5,
-            channel_bytes_per_ns: 0.5,
-            channel_fixed_ns: 0.0,
-            ..PolicyConfig::default()
-        };
-        let mut mover = Mover::with_channels(channels.collect(), eager, clock);
-        mover.policy_mut().unwrap().freeze();
-        check_jobs(&mut mover);
-        let counters = mover.channel_counters();
-        // A channel whose thread lost its core gets nothing for a while.
-        assert!(counters.channel_jobs > 20 || counters.channel_jobs > 0 && counters.late > 0, "{counters:?}");
-        assert_eq!(counters.abandoned, 0);
+        // A channel whose thread lost its core rests: the mover begins anew until none was late.
+        let counters = (0..50).map(|_| split_jobs(channels)).find(|counters| counters.late == 0);
+        let counters = counters.expect("a mover of which no channel was late");
+        assert!(counters.channel_jobs > 20, "{counters:?}");
     }
+}
+
+/// Checks jobs of a new mover, whose channels get parts of every job.
+fn split_jobs(channels: usize) -> ChannelCounters {
+    let clock = Clock::start();
+    let channels = (0..channels).map(|_| {
+        let channel = SoftwareChannel::start(clock, Nanos::from_millis(60_000)).unwrap();
+        Box::new(channel) as Box<dyn MoveChannel>
+    });
+    // Channels seem fast.
+    let eager = PolicyConfig {
+        threshold_bytes: [1; 4],
+        part_min_bytes: 1,
+        cpu_bytes_per_ns: 0.5,
+        channel_bytes_per_ns: 0.5,
+        channel_fixed_ns: 0.0,
+        ..PolicyConfig::default()
+    };
+    let mut mover = Mover::with_channels(channels.collect(), eager, clock);
+    mover.policy_mut().unwrap().freeze();
+    check_jobs(&mut mover);
+    let counters = mover.channel_counters();
+    assert_eq!(counters.abandoned, 0);
+    counters
 }
 
 fn check_jobs(mover: &mut Mover) {

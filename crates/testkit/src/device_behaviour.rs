@@ -150,27 +150,20 @@ pub fn fragmented_pool(device: &mut Device) {
     }
     handle.run(IoRequest::write_gathered(8_192, from, WriteDurability::NamespaceDefault)).unwrap();
     handle.run(IoRequest::read_scattered(8_192, into.clone())).unwrap();
-    for (piece, part) in into.iter().zip(expected.chunks(PIECE)) {
-        let mut back = vec![0; PIECE];
-        piece.read(0, &mut back).unwrap();
-        assert!(back == part, "a piece differs from what was written");
-    }
+    assert_pieces(&into, &expected);
     assert!(device.pool().statistics().steps.scattered >= 2);
     let (id, block_bytes) = (device.namespace().id, device.namespace().block_bytes);
     let mut queue = device.queue(4).unwrap();
     if queue.limits().segments_max >= into.len() {
-        for (token, piece) in (0..20).zip(expected.chunks(PIECE).cycle()) {
-            into.iter().for_each(|buffer| buffer.write(0, &vec![0xEE; PIECE]).unwrap());
-            // In another order than that of their addresses.
-            let pieces: Vec<Buffer> = into.iter().rev().cloned().collect();
-            let read =
-                Command::read_scattered(id, 8_192 / u64::from(block_bytes), block_bytes, pieces).unwrap();
+        // In another order than that of their addresses.
+        let pieces: Vec<Buffer> = into.iter().rev().cloned().collect();
+        for token in 0..20 {
+            pieces.iter().for_each(|piece| piece.write(0, &vec![0xEE; PIECE]).unwrap());
+            let first = 8_192 / u64::from(block_bytes);
+            let read = Command::read_scattered(id, first, block_bytes, pieces.clone()).unwrap();
             queue.submit(read, token).unwrap();
             queue.wait(None).unwrap().unwrap().into_result().unwrap();
-            let at = expected.chunks(PIECE).position(|chunk| chunk == piece).unwrap();
-            let mut back = vec![0; PIECE];
-            into[into.len() - 1 - at].read(0, &mut back).unwrap();
-            assert!(back == piece, "a piece of one command differs from what was written");
+            assert_pieces(&pieces, &expected);
         }
         for token in 0..4 {
             let read = Command::read_scattered(id, 0, block_bytes, into.clone()).unwrap();
@@ -181,6 +174,17 @@ pub fn fragmented_pool(device: &mut Device) {
         }
     }
     drop(held);
+}
+
+fn assert_pieces(pieces: &[Buffer], expected: &[u8]) {
+    let mut rest = expected;
+    for piece in pieces {
+        let (part, behind) = rest.split_at(piece.bytes());
+        let mut back = vec![0; part.len()];
+        piece.read(0, &mut back).unwrap();
+        assert!(back == part, "a piece differs from what was written");
+        rest = behind;
+    }
 }
 
 /// Checks reads and writes of a namespace of at least 1,000 blocks, with any contents.

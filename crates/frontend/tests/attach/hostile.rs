@@ -234,8 +234,8 @@ fn unexpected_descriptors_are_closed() {
         let files: Vec<OwnedFd> = (0..2).map(|_| tempfile::tempfile().unwrap().into()).collect();
         let borrowed: Vec<_> = files.iter().map(|file| file.as_fd()).collect();
         let before = std::fs::read_dir("/proc/self/fd").unwrap().count();
-        // Tests beside this one open some hundreds.
-        for _ in 0..1_000 {
+        // Tests beside this one open some hundreds. One of the two descriptors of each call would be twice the bound.
+        for _ in 0..2_000 {
             client.call(&AttachRequest::Namespaces, &borrowed).unwrap();
         }
         let after = std::fs::read_dir("/proc/self/fd").unwrap().count();
