@@ -60,7 +60,6 @@ use validated_request::ValidatedRequest;
 
 pub mod calibration;
 pub mod dynamic;
-pub mod staging;
 
 mod allocate;
 mod arena;

@@ -29,7 +29,7 @@ pub struct MemoryReport {
 /// The tier thresholds in bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TierBounds {
-    /// Largest request that goes through staging blocks.
+    /// Largest request that is served by the static tier.
     pub small_max_bytes: u64,
     /// Smallest request that is pinned individually.
     pub large_min_bytes: u64,
