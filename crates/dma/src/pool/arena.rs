@@ -204,7 +204,7 @@ impl NodeArena {
         Some(taken.collect())
     }
 
-    /// Takes a span back, and keeps it unmerged until the next span of its class is returned.
+    /// Takes a span back, and keeps it unmerged while its class has few of them.
     #[inline]
     pub(super) fn defer_span(&mut self, span: PageSpan) {
         let class = CacheClass::exactly(span.pages()).filter(|_| {
