@@ -74,6 +74,52 @@ impl StreamingCopies {
         kernels().stream(dst, src);
     }
 
+    /// Copies `src` into `dst` as [`copy`](Self::copy) does, and returns the CRC-32C of the bytes, continued from `seed`, in one
+    /// pass over them.
+    ///
+    /// # Panics
+    /// When the lengths differ.
+    #[inline]
+    pub fn copy_crc32c(&mut self, dst: &mut [u8], src: &[u8], seed: u32) -> u32 {
+        assert_eq!(dst.len(), src.len(), "a copy between slices of lengths that differ");
+        if src.len() < STREAMING_BYTES_MIN {
+            return copy_crc32c(dst, src, seed);
+        }
+        self.is_unfenced = true;
+        !kernels().stream_crc(!seed, dst, src)
+    }
+
+    /// Fills `dst` with one value, as [`copy`](Self::copy) copies.
+    #[inline]
+    pub fn fill(&mut self, dst: &mut [u8], value: u8) {
+        if dst.len() < STREAMING_BYTES_MIN {
+            return dst.fill(value);
+        }
+        // SAFETY: the exclusive borrow covers the bytes.
+        unsafe { self.fill_raw(dst.as_mut_ptr(), dst.len(), value) };
+    }
+
+    /// Stores `src` past the cache.
+    ///
+    /// # Safety
+    /// `to` is writable for the length of `src`, and the two ranges do not overlap. Another thread or process may access the
+    /// target during the call.
+    pub(crate) unsafe fn store_raw(&mut self, to: *mut u8, src: &[u8]) {
+        self.is_unfenced = true;
+        // SAFETY: the caller promises the same.
+        unsafe { persist::stream_raw(to, src) };
+    }
+
+    /// Fills a range past the cache.
+    ///
+    /// # Safety
+    /// `to` is writable for `bytes` bytes. Another thread or process may access them during the call.
+    pub(crate) unsafe fn fill_raw(&mut self, to: *mut u8, bytes: usize, value: u8) {
+        self.is_unfenced = true;
+        // SAFETY: the caller promises the same.
+        unsafe { persist::fill_raw(to, bytes, value) };
+    }
+
     /// Makes all copies visible to other threads and devices before anything that this thread stores later.
     #[inline]
     pub fn fence(&mut self) {

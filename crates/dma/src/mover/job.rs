@@ -204,7 +204,7 @@ pub enum CacheIntent {
     /// It is read soon: it stays in the cache, unless the job is persistent.
     #[default]
     ReadSoon,
-    /// It is not read soon: long copies between private memories pass the cache by.
+    /// It is not read soon: long copies and fills pass the cache by, unless another process may take their target away.
     NotSoon,
 }
 
@@ -239,12 +239,14 @@ impl MoveJob {
     }
 
     /// Adds a memory. Returns its number, by which steps name it.
+    #[inline]
     pub fn add_memory(&mut self, memory: impl Into<MoveMemory>) -> usize {
         self.memories.push(memory.into());
         self.memories.len() - 1
     }
 
     /// Adds a step behind those that it has.
+    #[inline]
     pub fn add_step(&mut self, step: MoveStep) {
         self.steps.push(step);
     }

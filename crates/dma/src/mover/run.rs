@@ -6,7 +6,7 @@
 use super::job::{CacheIntent, MemoryPlace, MemoryRange, MoveDurability, MoveJob, MoveStep, StepResult};
 use super::memory::MoveMemory;
 use headwater_host::copy::persist::PersistentCopies;
-use headwater_host::copy::{StreamingCopies, copy_crc32c, crc32c};
+use headwater_host::copy::{STREAMING_BYTES_MIN, StreamingCopies, copy_crc32c, crc32c};
 use std::ops::Range;
 
 /// Bytes on the stack between two shared memories.
@@ -23,7 +23,7 @@ pub(super) fn run_next(job: &mut MoveJob, most: usize) {
     let mut run = StepRun::new(memories, *durability, *cache_intent);
     run.is_flushed = steps[..results.len()].iter().any(|step| matches!(step, MoveStep::Flush { .. }));
     for step in steps.iter().skip(results.len()).take(most) {
-        results.push(run.step(step));
+        run.step(step, results);
     }
     run.streaming.fence();
     if *durability == MoveDurability::Persistent || run.is_flushed {
@@ -38,9 +38,10 @@ pub(super) fn run_next(job: &mut MoveJob, most: usize) {
 pub(super) fn run_part(job: &mut MoveJob, part: &MoveStep) -> StepResult {
     let MoveJob { memories, durability, cache_intent, .. } = job;
     let mut run = StepRun::new(memories, *durability, *cache_intent);
-    let result = run.step(part);
+    let mut results = Vec::with_capacity(1);
+    run.step(part, &mut results);
     run.streaming.fence();
-    result
+    results.pop().expect("a step has a result")
 }
 
 /// Gives the guarantee of a job for the steps that have a result, which another engine did.
@@ -60,6 +61,7 @@ pub(super) fn flush_done(job: &mut MoveJob) {
     *promise = Some(run.persistent.drain());
 }
 
+const RANGE_CHECKED: &str = "a step's range was checked";
 const BEYOND_CAPACITY: &str = "a checked step extends a vector beyond its capacity";
 
 /// The steps of one job.
@@ -84,22 +86,29 @@ impl<'a> StepRun<'a> {
         }
     }
 
-    fn step(&mut self, step: &MoveStep) -> StepResult {
+    /// Does a step and adds its result. The result is stored where it stays: one that was returned in two parts and copied as
+    /// one would wait for every store of the copy before it.
+    #[inline]
+    fn step(&mut self, step: &MoveStep, results: &mut Vec<StepResult>) {
         match *step {
             MoveStep::Copy { from, to } => self.copy(from, to),
             MoveStep::CopyCrc32c { from, to, seed } => {
-                return StepResult::Crc32c(self.copy_crc(from, to, seed));
+                let crc = self.copy_crc(from, to, seed);
+                return results.push(StepResult::Crc32c(crc));
             }
             MoveStep::Dualcast { from, to } => self.dualcast(from, to),
             MoveStep::Fill { to, value } => self.fill(to, value),
-            MoveStep::Compare { range, with } => return self.compare(range, with),
-            MoveStep::Crc32c { of, seed } => return StepResult::Crc32c(self.crc(of, seed)),
+            MoveStep::Compare { range, with } => return results.push(self.compare(range, with)),
+            MoveStep::Crc32c { of, seed } => {
+                let crc = self.crc(of, seed);
+                return results.push(StepResult::Crc32c(crc));
+            }
             MoveStep::Flush { of } => {
                 self.is_flushed = true;
                 self.flush(of);
             }
         }
-        StepResult::Done
+        results.push(StepResult::Done);
     }
 
     /// Returns the memory to read, and the one to write if it is another.
@@ -142,11 +151,16 @@ impl<'a> StepRun<'a> {
         if self.memories[to.memory].own_bytes_mut().is_none() {
             return self.copy_crc_to_shared(from, to, seed);
         }
+        let is_persistent = self.durability == MoveDurability::Persistent;
+        let streams = self.cache_intent == CacheIntent::NotSoon && !is_persistent;
+        let mut streaming = std::mem::take(&mut self.streaming);
         let crc = self.with_target(from, to, |source, target| match source {
+            SourceBytes::Own(bytes) if streams => streaming.copy_crc32c(target, bytes, seed),
             SourceBytes::Own(bytes) => copy_crc32c(target, bytes, seed),
             SourceBytes::Shared(memory, offset) => memory.copy_in_crc32c(offset, target, seed),
         });
-        if self.durability == MoveDurability::Persistent {
+        self.streaming = streaming;
+        if is_persistent {
             self.flush(to.range(from.bytes));
         }
         crc
@@ -202,30 +216,41 @@ impl<'a> StepRun<'a> {
             self.copy(from, second);
             self.copy(second.range(from.bytes), first);
         } else {
+            let mut streaming = std::mem::take(&mut self.streaming);
             self.for_each_part(from, |run, at, part| {
                 for to in [first, second] {
-                    run.write_shared(MemoryPlace::new(to.memory, to.offset + at), part);
+                    let to = MemoryPlace::new(to.memory, to.offset + at);
+                    run.write_shared(to, part, &mut streaming);
                 }
                 true
             });
+            self.streaming = streaming;
         }
     }
 
     fn copy_to_shared(&mut self, from: MemoryRange, to: MemoryPlace) {
+        let mut streaming = std::mem::take(&mut self.streaming);
         if let Some(bytes) = self.memories[from.start.memory].own_bytes() {
             let bytes = &bytes[from.start.offset..from.start.offset + from.bytes];
-            return self.write_shared(to, bytes);
+            self.write_shared(to, bytes, &mut streaming);
+        } else {
+            self.for_each_part(from, |run, at, part| {
+                let to = MemoryPlace::new(to.memory, to.offset + at);
+                run.write_shared(to, part, &mut streaming);
+                true
+            });
         }
-        self.for_each_part(from, |run, at, part| {
-            run.write_shared(MemoryPlace::new(to.memory, to.offset + at), part);
-            true
-        });
+        self.streaming = streaming;
     }
 
-    fn write_shared(&self, to: MemoryPlace, bytes: &[u8]) {
+    fn write_shared(&self, to: MemoryPlace, bytes: &[u8], streaming: &mut StreamingCopies) {
+        let is_long = bytes.len() >= STREAMING_BYTES_MIN;
         match &self.memories[to.memory] {
             MoveMemory::Shared(region) if self.durability == MoveDurability::Persistent => {
-                region.copy_out_streaming(to.offset, bytes).expect("a step's range was checked");
+                region.copy_out_streaming(to.offset, bytes).expect(RANGE_CHECKED);
+            }
+            MoveMemory::Shared(region) if is_long && self.cache_intent == CacheIntent::NotSoon => {
+                region.copy_out_past_cache(to.offset, bytes, streaming).expect(RANGE_CHECKED);
             }
             target => target.copy_out(to.offset, bytes),
         }
@@ -253,17 +278,27 @@ impl<'a> StepRun<'a> {
         let end = start.offset + bytes;
         extend(memory, end);
         let is_persistent = self.durability == MoveDurability::Persistent;
+        let streams = self.cache_intent == CacheIntent::NotSoon && bytes >= STREAMING_BYTES_MIN;
         if let Some(own) = memory.own_bytes_mut() {
             let own = &mut own[start.offset..end];
             if is_persistent {
                 self.persistent.fill(own, value);
+            } else if streams {
+                self.streaming.fill(own, value);
             } else {
                 own.fill(value);
             }
             return;
         }
-        if let (MoveMemory::Shared(region), true) = (&*memory, is_persistent) {
-            return region.fill_streaming(start.offset, bytes, value).expect("a step's range was checked");
+        match &*memory {
+            MoveMemory::Shared(region) if is_persistent => {
+                return region.fill_streaming(start.offset, bytes, value).expect(RANGE_CHECKED);
+            }
+            MoveMemory::Shared(region) if streams => {
+                let copies = &mut self.streaming;
+                return region.fill_past_cache(start.offset, bytes, value, copies).expect(RANGE_CHECKED);
+            }
+            _ => {}
         }
         let pattern = [value; BOUNCE_BYTES];
         for at in (start.offset..end).step_by(BOUNCE_BYTES) {
@@ -308,7 +343,7 @@ impl<'a> StepRun<'a> {
         match (memory.own_bytes(), memory) {
             (Some(own), _) => self.persistent.flush(&own[start.offset..start.offset + bytes]),
             (None, MoveMemory::Shared(region)) => {
-                region.flush_lines(start.offset, bytes).expect("a step's range was checked");
+                region.flush_lines(start.offset, bytes).expect(RANGE_CHECKED);
             }
             (None, _) => unreachable!("a step that asks for persistence names no client memory"),
         }

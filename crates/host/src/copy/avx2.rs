@@ -6,6 +6,7 @@
 
 use super::byte_pass::{BytePass, CopyRoute};
 use super::fold::multipliers;
+use super::stream::LineCopy;
 use super::x86::{crc_of_lane, fold, words};
 use std::arch::x86_64::{
     __m256i, _mm_cvtsi32_si128, _mm_set_epi64x, _mm_xor_si128, _mm256_castsi256_si128,
@@ -26,6 +27,16 @@ pub(super) fn crc(state: u32, bytes: &[u8]) -> u32 {
 #[target_feature(enable = "sse4.2,pclmulqdq,avx2,vpclmulqdq")]
 pub(super) fn copy_crc(state: u32, dst: &mut [u8], src: &[u8]) -> u32 {
     message(state, BytePass::between(dst, src))
+}
+
+/// Continues the state over the bytes, and copies them past the cache where the destination has whole lines; the slices have
+/// one length.
+#[target_feature(enable = "sse4.2,pclmulqdq,avx2,vpclmulqdq")]
+pub(super) fn stream_crc(state: u32, dst: &mut [u8], src: &[u8]) -> u32 {
+    let LineCopy { head, lines, tail } = LineCopy::of(dst, src);
+    let mut state = copy_crc(state, head.0, head.1);
+    state = message(state, BytePass::past_cache(lines.0, lines.1));
+    copy_crc(state, tail.0, tail.1)
 }
 
 /// Copies from shared memory, and continues the state over what was copied.

@@ -6,6 +6,7 @@
 
 use super::byte_pass::{BytePass, CopyRoute};
 use super::fold::multipliers;
+use super::stream::LineCopy;
 use super::x86::{copy_crc_words, copy_in_crc_words, copy_out_crc_words, crc_of_lane, crc_words, words};
 use std::arch::x86_64::{
     __m512i, _mm_cvtsi32_si128, _mm_xor_si128, _mm512_clmulepi64_epi128, _mm512_extracti32x4_epi32,
@@ -42,6 +43,18 @@ pub(super) fn copy_crc(state: u32, dst: &mut [u8], src: &[u8]) -> u32 {
         return crc(state, src);
     }
     fold_message(state, BytePass::between(dst, src))
+}
+
+/// Continues the state over the bytes, and copies them past the cache where the destination has whole lines; the slices have
+/// one length.
+#[target_feature(enable = "sse4.2,pclmulqdq,avx512f,avx512vl,vpclmulqdq")]
+pub(super) fn stream_crc(state: u32, dst: &mut [u8], src: &[u8]) -> u32 {
+    let LineCopy { head, lines, tail } = LineCopy::of(dst, src);
+    let mut state = copy_crc(state, head.0, head.1);
+    if !lines.1.is_empty() {
+        state = fold_message(state, BytePass::past_cache(lines.0, lines.1));
+    }
+    copy_crc(state, tail.0, tail.1)
 }
 
 /// Copies from shared memory, and continues the state over what was copied.

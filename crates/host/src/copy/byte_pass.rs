@@ -8,10 +8,11 @@
 //! The asm blocks are opaque: the compiler cannot split, repeat or remove them, and an access whose page is gone runs
 //! again after the [fault guard](crate::fault_guard) has put a page there.
 
+use super::stream::{LINE_BYTES, StreamLine};
 use std::arch::asm;
 use std::arch::x86_64::{
-    __m128i, __m256i, __m512i, _mm_loadu_si128, _mm_storeu_si128, _mm256_loadu_si256, _mm256_storeu_si256,
-    _mm512_loadu_si512, _mm512_storeu_si512,
+    __m128i, __m256i, __m512i, _mm_loadu_si128, _mm_storeu_si128, _mm_stream_si128, _mm256_loadu_si256,
+    _mm256_storeu_si256, _mm256_stream_si256, _mm512_loadu_si512, _mm512_storeu_si512, _mm512_stream_si512,
 };
 use std::marker::PhantomData;
 
@@ -23,6 +24,8 @@ pub(super) trait CopyRoute {
     const IS_SOURCE_SHARED: bool;
     /// True if another process may access the target at any time.
     const IS_TARGET_SHARED: bool;
+    /// True if registers are stored past the cache; words never are.
+    const IS_PAST_CACHE: bool = false;
 }
 
 /// A pass that stores nothing.
@@ -32,6 +35,10 @@ pub(super) enum ReadRoute {}
 /// A copy between two slices.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum OwnRoute {}
+
+/// A copy between two slices past the cache, to whole lines.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum LineRoute {}
 
 /// A copy from shared memory to a slice.
 #[derive(Clone, Copy, Debug)]
@@ -51,6 +58,13 @@ impl CopyRoute for OwnRoute {
     const IS_COPY: bool = true;
     const IS_SOURCE_SHARED: bool = false;
     const IS_TARGET_SHARED: bool = false;
+}
+
+impl CopyRoute for LineRoute {
+    const IS_COPY: bool = true;
+    const IS_SOURCE_SHARED: bool = false;
+    const IS_TARGET_SHARED: bool = false;
+    const IS_PAST_CACHE: bool = true;
 }
 
 impl CopyRoute for InRoute {
@@ -93,6 +107,16 @@ impl<'a> BytePass<'a, OwnRoute> {
     pub(super) fn between(dst: &'a mut [u8], src: &'a [u8]) -> Self {
         assert!(dst.len() == src.len(), "a copy between slices of lengths that differ");
         Self { to: dst.as_mut_ptr(), from: src.as_ptr(), left: src.len(), borrow: PhantomData }
+    }
+}
+
+impl<'a> BytePass<'a, LineRoute> {
+    /// Begins a copy of whole lines past the cache.
+    #[inline]
+    pub(super) fn past_cache(lines: &'a mut [StreamLine], src: &'a [[u8; LINE_BYTES]]) -> Self {
+        assert!(lines.len() == src.len(), "a copy between slices of lengths that differ");
+        let (to, left) = (lines.as_mut_ptr().cast(), size_of_val(src));
+        Self { to, from: src.as_ptr().cast(), left, borrow: PhantomData }
     }
 }
 
@@ -216,6 +240,10 @@ impl<R: CopyRoute> BytePass<'_, R> {
                     options(nostack, preserves_flags),
                 );
             }
+        } else if R::IS_PAST_CACHE {
+            assert!(to.addr().is_multiple_of(64), "a store past the cache inside a register's width");
+            // SAFETY: bounds: as above. Alignment: asserted. Lifetime and aliasing: borrowed exclusively for `'a`.
+            unsafe { _mm512_stream_si512(to.cast(), bytes) };
         } else if R::IS_COPY {
             // SAFETY: bounds: as above. Alignment: the store needs none. Lifetime and aliasing: borrowed exclusively
             // for `'a`.
@@ -256,6 +284,10 @@ impl<R: CopyRoute> BytePass<'_, R> {
                     options(nostack, preserves_flags),
                 );
             }
+        } else if R::IS_PAST_CACHE {
+            assert!(to.addr().is_multiple_of(32), "a store past the cache inside a register's width");
+            // SAFETY: bounds: as above. Alignment: asserted. Lifetime and aliasing: borrowed exclusively for `'a`.
+            unsafe { _mm256_stream_si256(to.cast(), bytes) };
         } else if R::IS_COPY {
             // SAFETY: bounds: as above. Alignment: the store needs none. Lifetime and aliasing: borrowed exclusively
             // for `'a`.
@@ -296,6 +328,10 @@ impl<R: CopyRoute> BytePass<'_, R> {
                     options(nostack, preserves_flags),
                 );
             }
+        } else if R::IS_PAST_CACHE {
+            assert!(to.addr().is_multiple_of(16), "a store past the cache inside a register's width");
+            // SAFETY: bounds: as above. Alignment: asserted. Lifetime and aliasing: borrowed exclusively for `'a`.
+            unsafe { _mm_stream_si128(to.cast(), bytes) };
         } else if R::IS_COPY {
             // SAFETY: bounds: as above. Alignment: the store needs none. Lifetime and aliasing: borrowed exclusively
             // for `'a`.

@@ -31,6 +31,8 @@ pub(super) struct KernelTable {
     pub(super) copy_out_crc: CopyOutCrcKernel,
     pub(super) product: ProductKernel,
     pub(super) stream: StreamKernel,
+    /// Copies past the cache, where the processor has wide streaming stores.
+    pub(super) stream_crc: CopyCrcKernel,
 }
 
 impl KernelTable {
@@ -45,6 +47,12 @@ impl KernelTable {
     pub(super) fn copy_crc(&self, state: u32, dst: &mut [u8], src: &[u8]) -> u32 {
         // SAFETY: as above; the two slices cannot overlap, one of them is unique.
         unsafe { (self.copy_crc)(state, dst, src) }
+    }
+
+    #[inline]
+    pub(super) fn stream_crc(&self, state: u32, dst: &mut [u8], src: &[u8]) -> u32 {
+        // SAFETY: as above; the two slices cannot overlap, one of them is unique.
+        unsafe { (self.stream_crc)(state, dst, src) }
     }
 
     /// Copies from shared memory, and continues the state over what was copied.
@@ -109,6 +117,7 @@ static PORTABLE: KernelTable = KernelTable {
     copy_out_crc: portable::copy_out_crc,
     product: fold::product,
     stream: portable::stream,
+    stream_crc: portable::copy_crc,
 };
 
 #[cfg(target_arch = "x86_64")]
@@ -124,6 +133,7 @@ mod tables {
         copy_out_crc: x86::copy_out_crc_words,
         product: fold::product,
         stream: portable::stream,
+        stream_crc: x86::copy_crc_words,
     };
 
     pub(super) static PCLMUL: KernelTable = KernelTable {
@@ -134,6 +144,7 @@ mod tables {
         copy_out_crc: x86::copy_out_crc,
         product: x86::product,
         stream: portable::stream,
+        stream_crc: x86::copy_crc,
     };
 
     pub(super) static PCLMUL_AVX2: KernelTable = KernelTable {
@@ -144,6 +155,7 @@ mod tables {
         copy_out_crc: x86::copy_out_crc,
         product: x86::product,
         stream: stream::stream_avx2,
+        stream_crc: x86::stream_crc,
     };
 
     pub(super) static VPCLMUL_AVX2: KernelTable = KernelTable {
@@ -154,6 +166,7 @@ mod tables {
         copy_out_crc: avx2::copy_out_crc,
         product: x86::product,
         stream: stream::stream_avx2,
+        stream_crc: avx2::stream_crc,
     };
 
     pub(super) static AVX512: KernelTable = KernelTable {
@@ -164,6 +177,7 @@ mod tables {
         copy_out_crc: avx512::copy_out_crc,
         product: x86::product,
         stream: stream::stream_avx512,
+        stream_crc: avx512::stream_crc,
     };
 }
 

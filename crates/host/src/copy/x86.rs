@@ -5,6 +5,7 @@
 
 use super::byte_pass::{BytePass, CopyRoute};
 use super::fold::{X_TO_MINUS_64, multipliers};
+use super::stream::LineCopy;
 use std::arch::x86_64::{
     __m128i, _mm_clmulepi64_si128, _mm_crc32_u8, _mm_crc32_u16, _mm_crc32_u32, _mm_crc32_u64,
     _mm_cvtsi32_si128, _mm_cvtsi128_si64, _mm_extract_epi64, _mm_set_epi64x, _mm_xor_si128,
@@ -81,6 +82,16 @@ pub(super) fn crc(state: u32, bytes: &[u8]) -> u32 {
 #[target_feature(enable = "sse4.2,pclmulqdq")]
 pub(super) fn copy_crc(state: u32, dst: &mut [u8], src: &[u8]) -> u32 {
     message(state, BytePass::between(dst, src))
+}
+
+/// Continues the state over the bytes, and copies them past the cache where the destination has whole lines; the slices have
+/// one length.
+#[target_feature(enable = "sse4.2,pclmulqdq")]
+pub(super) fn stream_crc(state: u32, dst: &mut [u8], src: &[u8]) -> u32 {
+    let LineCopy { head, lines, tail } = LineCopy::of(dst, src);
+    let mut state = copy_crc(state, head.0, head.1);
+    state = message(state, BytePass::past_cache(lines.0, lines.1));
+    copy_crc(state, tail.0, tail.1)
 }
 
 /// Copies from shared memory, and continues the state over what was copied.

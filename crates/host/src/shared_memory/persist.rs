@@ -1,10 +1,11 @@
-//! Copies into shared memory that is persistent.
+//! Copies into shared memory past the cache, and into persistent shared memory.
 //!
 //! Input: an offset and bytes. Output: the bytes in the region, on their way out of the caches; a
 //! [`drain`](crate::copy::persist::drain) of the same thread waits for them. Invariant: as for every copy of a
 //! [`SharedMemory`], no reference into the region exists.
 
 use super::{OutOfRegion, SharedMemory};
+use crate::copy::StreamingCopies;
 use crate::copy::persist::{fill_raw, flush_raw, store_raw, stream_raw};
 
 impl SharedMemory {
@@ -46,6 +47,40 @@ impl SharedMemory {
         Ok(())
     }
 
+    /// Copies from memory of this process to the region past the cache, as one of `copies`: other threads and processes see the
+    /// bytes behind their fence.
+    ///
+    /// # Errors
+    /// [`OutOfRegion`] for a range that does not lie inside; nothing was copied.
+    pub fn copy_out_past_cache(
+        &self,
+        offset: usize,
+        from: &[u8],
+        copies: &mut StreamingCopies,
+    ) -> Result<(), OutOfRegion> {
+        let target = self.checked_address(offset, from.len())?;
+        // SAFETY: as in `copy_out_streaming`.
+        unsafe { copies.store_raw(target, from) };
+        Ok(())
+    }
+
+    /// Fills a range of the region past the cache, as [`copy_out_past_cache`](Self::copy_out_past_cache) copies.
+    ///
+    /// # Errors
+    /// [`OutOfRegion`] for a range that does not lie inside; nothing was filled.
+    pub fn fill_past_cache(
+        &self,
+        offset: usize,
+        bytes: usize,
+        value: u8,
+        copies: &mut StreamingCopies,
+    ) -> Result<(), OutOfRegion> {
+        let target = self.checked_address(offset, bytes)?;
+        // SAFETY: as in `copy_out_streaming`.
+        unsafe { copies.fill_raw(target, bytes, value) };
+        Ok(())
+    }
+
     /// Starts the write-back of every line that the range touches, for bytes that a DMA engine or other code stored there.
     ///
     /// # Errors
@@ -74,6 +109,13 @@ mod tests {
                 region.copy_out_streaming(offset, from).unwrap();
                 region.copy_in(offset, &mut back).unwrap();
                 assert_eq!(back, from, "{offset} {bytes}");
+                let mut copies = StreamingCopies::default();
+                region.fill_past_cache(offset, bytes, 8, &mut copies).unwrap();
+                region.copy_in(offset, &mut back).unwrap();
+                assert_eq!(back, vec![8; bytes], "{offset} {bytes}");
+                region.copy_out_past_cache(offset, from, &mut copies).unwrap();
+                region.copy_in(offset, &mut back).unwrap();
+                assert_eq!(back, from, "{offset} {bytes}");
                 region.fill_streaming(offset, bytes, 9).unwrap();
                 region.copy_out_flushed(offset, from).unwrap();
                 region.flush_lines(offset, bytes).unwrap();
@@ -86,6 +128,9 @@ mod tests {
         assert_eq!(region.copy_out_streaming(8_190, b"abc"), Err(refused));
         assert_eq!(region.copy_out_flushed(8_190, b"abc"), Err(refused));
         assert_eq!(region.fill_streaming(8_190, 3, 1), Err(refused));
+        let mut copies = StreamingCopies::default();
+        assert_eq!(region.copy_out_past_cache(8_190, b"abc", &mut copies), Err(refused));
+        assert_eq!(region.fill_past_cache(8_190, 3, 1, &mut copies), Err(refused));
         assert_eq!(region.flush_lines(8_190, 3), Err(refused));
     }
 }
