@@ -2,7 +2,7 @@
 
 use crate::host::{Answers, FileHost, Model};
 use headwater_ssd::media::file::zones::{FileZones, ZoneOwner};
-use headwater_ssd::media::{CellNumber, FlashGeometry, PAGE_DATA_BYTES};
+use headwater_ssd::media::{BlockId, CellNumber, FlashGeometry, PAGE_DATA_BYTES, PageAddress};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
@@ -52,6 +52,23 @@ impl FlashBytes {
         let owner = self.zones.owner_at(at as u64).expect("the byte belongs to something");
         assert!(matches!(owner, ZoneOwner::Slot(_)), "byte {at} belongs to {owner:?}");
         self.range(owner)
+    }
+
+    /// Returns the block and the page whose slot begins at an offset.
+    pub(crate) fn page_at(&self, at: usize) -> PageAddress {
+        match self.zones.owner_at(at as u64) {
+            Some(ZoneOwner::Slot(page)) => page,
+            owner => panic!("byte {at} belongs to {owner:?}"),
+        }
+    }
+
+    /// Returns bytes of a block's data.
+    pub(crate) fn block_data(&self, block: u32, range: Range<usize>) -> Vec<u8> {
+        let byte = |at: usize| {
+            let page = PageAddress::new(BlockId(block), u8::try_from(at / PAGE_DATA_BYTES).unwrap());
+            self.bytes[self.range(ZoneOwner::Slot(page)).start + at % PAGE_DATA_BYTES]
+        };
+        range.map(byte).collect()
     }
 
     pub(crate) fn superblock(&self, copy: u8) -> Range<usize> {
@@ -106,6 +123,18 @@ impl StoppedDirectory {
             Scenario::new(|mut host, model| {
                 host.write_behind_the_checkpoint(model);
                 host.idle();
+            })
+        }))
+    }
+
+    /// Makes the directory of a node that was stopped and has long values.
+    pub(crate) fn with_long_values() -> Self {
+        static SCENARIO: OnceLock<Scenario> = OnceLock::new();
+        Self::of(SCENARIO.get_or_init(|| {
+            Scenario::new(|mut host, model| {
+                host.write_long_values(model);
+                host.write_behind_the_checkpoint(model);
+                host.stop();
             })
         }))
     }

@@ -15,7 +15,7 @@ const DISK_SECTOR: usize = 4_096;
 
 /// Checks a damaged directory, and asserts that a device answers as the check says: never wrongly, with as many errors, and
 /// with none if the damage is called harmless. Returns the report and the answers.
-fn agreed(stopped: &StoppedDirectory, what: &str) -> (Value, Answers) {
+pub(crate) fn agreed(stopped: &StoppedDirectory, what: &str) -> (Value, Answers) {
     let (code, report) = stopped.check();
     let what = format!("{what}: {report:#}");
     assert_eq!(code, Some(1), "{what}");

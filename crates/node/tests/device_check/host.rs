@@ -8,8 +8,8 @@ use headwater_ssd::command::{
     WriteCondition,
 };
 use headwater_ssd::engine::{DeviceConfig, SsdDevice, StartTime};
-use headwater_ssd::media::FlashGeometry;
 use headwater_ssd::media::file::{FileMedia, FileOptions};
+use headwater_ssd::media::{FlashGeometry, PAGE_DATA_BYTES};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -39,6 +39,26 @@ pub(crate) fn key(number: usize) -> String {
 /// Returns the value of a key, nearly a page long, in which no text of another one occurs.
 fn value(number: usize, version: usize) -> Vec<u8> {
     format!("<key {number:04} version {version}>").repeat(170).into_bytes()
+}
+
+/// The keys of the long values.
+pub(crate) const LONG_KEYS: [&str; 2] = ["long-one", "long-two"];
+/// Bytes of a long value: two extents, and a rest in the record.
+const LONG_BYTES: usize = 2 * 262_144 + 5_000;
+
+/// Returns the text with which a page of a long value begins.
+pub(crate) fn long_page(key: &str, number: usize) -> String {
+    format!("<{key} page {number:03}>")
+}
+
+fn long_value(key: &str) -> Vec<u8> {
+    let mut value = Vec::with_capacity(LONG_BYTES + PAGE_DATA_BYTES);
+    for number in 0..LONG_BYTES.div_ceil(PAGE_DATA_BYTES) {
+        value.extend_from_slice(long_page(key, number).as_bytes());
+        value.resize((number + 1) * PAGE_DATA_BYTES, b'x');
+    }
+    value.truncate(LONG_BYTES);
+    value
 }
 
 pub(crate) struct FileHost {
@@ -79,15 +99,25 @@ impl FileHost {
     }
 
     fn set(&mut self, model: &mut Model, number: usize, version: usize) {
-        let value = value(number, version);
+        self.store(model, key(number), value(number, version));
+    }
+
+    fn store(&mut self, model: &mut Model, key: String, value: Vec<u8>) {
         let stored = self.run(SsdCommand::Store {
-            key: Bytes::from(key(number)),
+            key: Bytes::from(key.clone()),
             value: ValueSource::Bytes(value.clone().into()),
             condition: WriteCondition::Always,
             expiry: RecordExpiry::Never,
         });
         assert_eq!(stored.status, Status::SUCCESS);
-        model.insert(key(number), Some(value));
+        model.insert(key, Some(value));
+    }
+
+    /// Writes keys whose values lie in extents.
+    pub(crate) fn write_long_values(&mut self, model: &mut Model) {
+        for key in LONG_KEYS {
+            self.store(model, key.to_owned(), long_value(key));
+        }
     }
 
     fn remove(&mut self, model: &mut Model, number: usize) {

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a failed set-up fails the test")]
 
 mod directory;
+mod extents;
 mod faults;
 mod host;
 
