@@ -7,8 +7,8 @@ use bytes::Bytes;
 use headwater_host::clock::{Nanos, UnixMillis};
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::{
-    FrontEndId, NamespaceId, ReadRelease, ReceiptStep, RecordExpiry, SsdCommand, SsdCompletion, SubmitError,
-    ValueReceipt, ValueSource, WriteCondition,
+    FrontEndId, NamespaceId, ReadRelease, ReceiptStep, RecordExpiry, Sequence, SsdCommand, SsdCompletion,
+    SubmitError, ValueReceipt, ValueSource, WriteCondition,
 };
 use headwater_ssd::engine::{DeviceConfig, SsdDevice, StartTime};
 use headwater_ssd::media::FlashGeometry;
@@ -20,6 +20,8 @@ const FRONT_END: FrontEndId = FrontEndId(1);
 const WALL: UnixMillis = UnixMillis(1_000_000);
 const START: StartTime = StartTime { now: Nanos::ZERO, wall: WALL };
 const EXTENT: usize = 262_144;
+/// Bytes of a value of two extents.
+const RECEIVED: u64 = 2 * EXTENT as u64;
 
 type ReceiptDevice = SsdDevice<MemoryMedia>;
 
@@ -243,6 +245,61 @@ fn conditions_and_quotas_are_decided_when_the_store_runs() {
     let receipt = receive(&mut device, &value, &mut random);
     let refused = run(&mut device, NamespaceId(2), store_of("a", receipt, b""));
     assert_eq!(refused.status, Status::CAPACITY_EXCEEDED);
+}
+
+/// Returns the store of a value that was received, under a condition.
+fn store_if(key: &str, receipt: &ValueReceipt, rest: &[u8], condition: WriteCondition) -> SsdCommand {
+    let (key, rest) = (Bytes::copy_from_slice(key.as_bytes()), Bytes::copy_from_slice(rest));
+    let value = ValueSource::Received { receipt: receipt.clone(), rest };
+    SsdCommand::Store { key, value, condition, expiry: RecordExpiry::Never }
+}
+
+#[test]
+fn a_store_whose_condition_fails_leaves_its_receipt_to_another_one() {
+    let mut random = fastrand::Rng::with_seed(10);
+    let mut device = open(64);
+    let value = text(2 * EXTENT + 9, 10);
+    assert_eq!(run_first(&mut device, plain("a", b"short")), Status::SUCCESS);
+    let receipt = receive(&mut device, &value, &mut random);
+    let rest = &value[receipt.bytes()..];
+    let unmet = [
+        ("a", WriteCondition::IfAbsent, Status::KEY_EXISTS),
+        ("b", WriteCondition::IfExists, Status::KEY_DOES_NOT_EXIST),
+        ("a", WriteCondition::IfSequence(Sequence(1 << 40)), Status::SEQUENCE_MISMATCH),
+    ];
+    for (key, condition, status) in unmet {
+        assert_eq!(run_first(&mut device, store_if(key, &receipt, rest, condition)), status);
+        settle(&mut device);
+        holds(&mut device, "a", b"short");
+    }
+    let store = store_if("a", &receipt, rest, WriteCondition::IfExists);
+    assert_eq!(run_first(&mut device, store), Status::SUCCESS);
+    holds(&mut device, "a", &value);
+    let again = store_if("b", &receipt, rest, WriteCondition::Always);
+    let refused = device.submit(FRONT_END, NamespaceId::FIRST, 1, again);
+    assert_eq!(refused, Err(SubmitError::Refused(Status::INVALID_FIELD)), "the value is stored");
+    holds(&mut reopen(device), "a", &value);
+}
+
+#[test]
+fn a_receipt_that_a_store_left_gives_its_room_back_when_it_is_dropped() {
+    let mut random = fastrand::Rng::with_seed(11);
+    let mut device = open(64);
+    let value = text(2 * EXTENT, 11);
+    assert_eq!(run_first(&mut device, plain("a", b"short")), Status::SUCCESS);
+    settle(&mut device);
+    let before = device.stats().live_bytes;
+    // More values than the medium has room for.
+    for round in 0..60 {
+        let receipt = receive(&mut device, &value, &mut random);
+        let store = store_if("a", &receipt, b"", WriteCondition::IfAbsent);
+        assert_eq!(run_first(&mut device, store), Status::KEY_EXISTS, "round {round}");
+        settle(&mut device);
+        assert!(device.stats().live_bytes >= before + RECEIVED, "round {round}: the receipt has ended");
+        drop(receipt);
+        settle(&mut device);
+        assert_eq!(device.stats().live_bytes, before, "round {round}");
+    }
 }
 
 #[test]

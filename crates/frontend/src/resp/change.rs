@@ -13,7 +13,7 @@ use super::reply::RespReply;
 use bytes::Bytes;
 use headwater_host::clock::UnixMillis;
 use headwater_host::width::to_usize;
-use headwater_ssd::command::{RecordExpiry, WriteCondition};
+use headwater_ssd::command::{RecordExpiry, ValueSource, WriteCondition};
 use headwater_ssd::limits::LOG_VALUE_BYTES_MAX;
 
 /// The value before the change.
@@ -31,7 +31,7 @@ pub(crate) enum WriteAction {
     /// No write.
     Nothing,
     /// Stores a value.
-    Store(Bytes, RecordExpiry),
+    Store(ValueSource, RecordExpiry),
     /// Deletes the key.
     Delete,
 }
@@ -63,8 +63,8 @@ pub(crate) enum KeyChange {
     BitField(BitField),
     /// SET with GET, and GETSET.
     Swap {
-        /// The new value.
-        value: Bytes,
+        /// The new value, of which the device may have received the first bytes.
+        value: ValueSource,
         /// The new expiry.
         expiry: RecordExpiry,
         /// The condition of the write.
@@ -235,7 +235,7 @@ fn refresh(old: Option<OldValue>, expiry: RecordExpiry, wall: UnixMillis) -> (Wr
     let action = match expiry {
         RecordExpiry::At(at) if at <= wall.0 => WriteAction::Delete,
         RecordExpiry::Never if old.expiry_ms == 0 => WriteAction::Nothing,
-        expiry => WriteAction::Store(Bytes::copy_from_slice(&old.bytes), expiry),
+        expiry => WriteAction::Store(Bytes::copy_from_slice(&old.bytes).into(), expiry),
     };
     (action, RespReply::Bulk(old.bytes))
 }

@@ -155,7 +155,7 @@ impl KeyEdit {
                 let command = match action {
                     WriteAction::Store(value, expiry) => SsdCommand::Store {
                         key,
-                        value: value.clone().into(),
+                        value: value.clone(),
                         condition,
                         // A key that did not exist has no expiry to keep.
                         expiry: match (*expiry, condition) {

@@ -126,13 +126,15 @@ pub struct ParseResult {
     pub error: Option<ProtocolError>,
 }
 
-/// The last argument of a command that is not complete.
+/// The argument of a command that is being received.
 #[derive(Clone, Copy, Debug)]
-pub struct LastArgument<'a> {
+pub struct IncompleteArgument<'a> {
     /// The arguments before it, the name of the command first.
-    pub arguments: &'a [ArgumentSpan],
+    pub before: &'a [ArgumentSpan],
     /// Its length.
     pub bytes: usize,
+    /// The number of the arguments behind it.
+    pub behind: usize,
 }
 
 enum NumberLine {
@@ -193,12 +195,12 @@ impl RespParser {
         self.bulk.map_or(0, |length| self.position + length + 2)
     }
 
-    /// Returns the argument that is being received, if it is the last one of its command and its length is known.
+    /// Returns the argument that is being received, if its length is known.
     #[must_use]
     #[inline]
-    pub fn last_argument(&self) -> Option<LastArgument<'_>> {
-        let bytes = self.bulk.filter(|_| self.arguments_left == 1)?;
-        Some(LastArgument { arguments: &self.partial, bytes })
+    pub fn incomplete_argument(&self) -> Option<IncompleteArgument<'_>> {
+        let (bytes, behind) = (self.bulk?, self.arguments_left.checked_sub(1)?);
+        Some(IncompleteArgument { before: &self.partial, bytes, behind })
     }
 
     /// Returns the offset in the input of the first byte of the argument that is being received.
@@ -402,6 +404,19 @@ mod tests {
         );
         assert_eq!(parsed.error, None);
         assert_eq!(parsed.consumed, 20 + 6 + 4 + 14);
+    }
+
+    #[test]
+    fn the_argument_that_is_being_received_is_known_with_those_around_it() {
+        let mut parser = RespParser::default();
+        assert!(parser.incomplete_argument().is_none());
+        let mut input = b"*4\r\n$3\r\nSET\r\n$1\r\nk\r\n$500\r\nab".to_vec();
+        let parsed = parser.parse(&mut input, &RULES, &mut CommandBatch::default());
+        assert_eq!((parsed.consumed, parsed.error), (0, None));
+        let found = parser.incomplete_argument().unwrap();
+        assert_eq!((found.before.len(), found.bytes, found.behind), (2, 500, 1));
+        parser.shorten_argument(400);
+        assert_eq!(parser.incomplete_argument().unwrap().bytes, 100);
     }
 
     #[test]

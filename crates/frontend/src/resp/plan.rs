@@ -288,7 +288,7 @@ fn set(request: &RespRequest<'_>, wall: UnixMillis) -> Result<CommandPlan, Error
 
 /// Plans a store of argument 2 that replies with the old value.
 fn swap(request: &RespRequest<'_>, condition: WriteCondition, expiry: RecordExpiry) -> CommandPlan {
-    edit(request, KeyChange::Swap { value: request.bytes(2), expiry, condition })
+    edit(request, KeyChange::Swap { value: request.bytes(2).into(), expiry, condition })
 }
 
 fn set_with_time(

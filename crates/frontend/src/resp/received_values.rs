@@ -1,17 +1,22 @@
 //! Long values that the device receives from a client's socket itself.
 //!
-//! Input: the header of a long argument that ends a SET, SETEX or PSETEX. Output: a store whose value lies in the device's blocks
-//! already. Invariant: bytes that the device received are no longer in the input, and the argument in the input is the rest of
-//! the value; the command is the next one of its connection.
+//! Input: the header of a long argument that is the value of a SET, SETNX, GETSET, SETEX or PSETEX. Output: a store whose value
+//! lies in the device's blocks already. Invariant: bytes that the device received are no longer in the input, and the argument
+//! in the input is the rest of the value; the command is the next one of its connection.
 //!
 //! ```text
-//!  *3 $3 SET $1 k $1000000 <first bytes, to the device> <rest>        the rest is shorter than an extent
-//!                          ^ position of the parser
+//!  *5 $3 SET $1 k $1000000 <first bytes, to the device> <rest> $2 EX $2 10     the rest is shorter than an extent
+//!                          ^ position of the parser            ^ not known yet
 //! ```
 //!
-//! A command whose value may be needed as bytes (options behind the value, a transaction, any other command) is received into
-//! the input, and so is every value for which the device has no receipt.
+//! The options of SET lie behind its value. They are read when the whole command has arrived, as those of a command that lies
+//! in the input, and decide what becomes of the receipt: a store with their condition and expiry takes it, with GET a
+//! read-modify-write does, and a command that fails drops it.
+//!
+//! A command whose value may be needed as bytes (in a transaction, any other command) is received into the input, and so is
+//! every value for which the device has no receipt.
 
+use super::change::KeyChange;
 use super::command_table::{RespCommand, lookup};
 use super::connection::{ConnectionLife, RespConnection};
 use super::dispatch::TurnContext;
@@ -27,9 +32,12 @@ use std::os::fd::AsFd;
 impl CommandPlan {
     /// Makes the bytes that the device received the first ones of the value that is stored.
     pub(crate) fn put_received(&mut self, received: &ReceivedBytes) {
-        if let Self::Single { command: SsdCommand::Store { value, .. }, .. } = self
-            && let ValueSource::Bytes(rest) = value
-        {
+        let (Self::Single { command: SsdCommand::Store { value, .. }, .. }
+        | Self::Edit(_, KeyChange::Swap { value, .. })) = self
+        else {
+            return;
+        };
+        if let ValueSource::Bytes(rest) = value {
             let rest = std::mem::take(rest);
             *value = ValueSource::Received { receipt: received.receipt.clone(), rest };
         }
@@ -43,16 +51,19 @@ impl RespConnection {
         self.received.as_ref().is_some_and(ReceivedBytes::is_incomplete)
     }
 
-    /// Returns the length of the present argument, if it ends a command whose value is only stored.
+    /// Returns the length of the present argument, if it is the value of a command that only stores it.
     fn stored_value(&self) -> Option<usize> {
-        let last = self.parser.last_argument()?;
-        let (name, value_at) = (last.arguments.first()?, last.arguments.len());
+        let present = self.parser.incomplete_argument()?;
+        let (name, value_at) = (present.before.first()?, present.before.len());
+        let is_last = present.behind == 0;
         let is_stored = match lookup(&self.input[name.range()])? {
+            // Its options follow.
             RespCommand::Set => value_at == 2,
-            RespCommand::SetEx | RespCommand::PSetEx => value_at == 3,
+            RespCommand::SetNx | RespCommand::GetSet => value_at == 2 && is_last,
+            RespCommand::SetEx | RespCommand::PSetEx => value_at == 3 && is_last,
             _ => false,
         };
-        is_stored.then_some(last.bytes)
+        is_stored.then_some(present.bytes)
     }
 }
 
@@ -60,8 +71,8 @@ impl<S: CoreDevice> TurnContext<'_, S> {
     /// Lets the device receive the present argument, if that is a long value that the device takes.
     #[inline]
     pub(crate) fn begin_receipt(&mut self, connection: &mut RespConnection) {
-        let last = connection.parser.last_argument();
-        if connection.received.is_none() && last.is_some_and(|last| last.bytes >= EXTENT_BYTES) {
+        let present = connection.parser.incomplete_argument();
+        if connection.received.is_none() && present.is_some_and(|present| present.bytes >= EXTENT_BYTES) {
             self.try_receipt(connection);
         }
     }

@@ -15,6 +15,7 @@ mod model;
 mod model_batches;
 mod model_limits;
 mod model_readers;
+mod received_options;
 mod received_values;
 mod transaction_clears;
 mod transaction_databases;

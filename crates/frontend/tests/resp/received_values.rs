@@ -11,39 +11,42 @@ use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 
-const WALL: UnixMillis = UnixMillis(1_000_000);
-const EXTENT: usize = 262_144;
+pub(crate) const WALL: UnixMillis = UnixMillis(1_000_000);
+pub(crate) const EXTENT: usize = 262_144;
 const READ_BYTES: usize = 32_768;
 
 /// A client: what it still sends, what it received, and what it expects.
-struct SendingClient {
+pub(crate) struct SendingClient {
     stream: TcpStream,
-    unsent: VecDeque<u8>,
-    received: Vec<u8>,
+    pub(crate) unsent: VecDeque<u8>,
+    pub(crate) received: Vec<u8>,
     expected: Vec<u8>,
 }
 
 /// A front end over a device, and its clients.
-struct ReceiptBench {
+pub(crate) struct ReceiptBench {
     front_end: RespFrontEnd,
-    device: SsdDevice<MemoryMedia>,
-    clients: Vec<SendingClient>,
+    pub(crate) device: SsdDevice<MemoryMedia>,
+    pub(crate) clients: Vec<SendingClient>,
+    pub(crate) wall: UnixMillis,
     turn: u64,
 }
 
 impl ReceiptBench {
-    fn new(blocks: u32) -> Self {
+    pub(crate) fn new(blocks: u32) -> Self {
         let start = StartTime { now: Nanos::ZERO, wall: WALL };
         let media = MemoryMedia::erased(FlashGeometry::with_blocks(blocks)).unwrap();
         let device = SsdDevice::open(media, DeviceConfig::default(), start, &mut |_| {}).unwrap();
         let listen = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
         let front_end = RespFrontEnd::bind(RespConfig { listen, ..RespConfig::default() }).unwrap();
-        Self { front_end, device, clients: Vec::new(), turn: 0 }
+        Self { front_end, device, clients: Vec::new(), wall: WALL, turn: 0 }
     }
 
-    fn connect(&mut self) -> usize {
+    pub(crate) fn connect(&mut self) -> usize {
         let stream = TcpStream::connect(self.front_end.local_addr().unwrap()).unwrap();
         stream.set_nonblocking(true).unwrap();
+        // The kernel would keep the last bytes of a command until the ones in front are acknowledged.
+        stream.set_nodelay(true).unwrap();
         let (unsent, received, expected) = (VecDeque::new(), Vec::new(), Vec::new());
         self.clients.push(SendingClient { stream, unsent, received, expected });
         self.clients.len() - 1
@@ -54,14 +57,14 @@ impl ReceiptBench {
         self.clients[client].expected.extend(reply);
     }
 
-    fn turn(&mut self) {
+    pub(crate) fn turn(&mut self) {
         self.turn += 3_000;
-        self.front_end.poll(&mut self.device, Nanos(self.turn), WALL);
-        self.device.poll(Nanos(self.turn), WALL);
+        self.front_end.poll(&mut self.device, Nanos(self.turn), self.wall);
+        self.device.poll(Nanos(self.turn), self.wall);
     }
 
     /// Sends a part of what a client has to send, at most `most` bytes, and receives what is there.
-    fn exchange(&mut self, client: usize, most: usize) {
+    pub(crate) fn exchange(&mut self, client: usize, most: usize) {
         let SendingClient { stream, unsent, received, .. } = &mut self.clients[client];
         let part: Vec<u8> = unsent.iter().take(most).copied().collect();
         if !part.is_empty() {
@@ -117,7 +120,7 @@ fn difference(client: &SendingClient) -> String {
     )
 }
 
-fn bulk(value: &[u8]) -> Vec<u8> {
+pub(crate) fn bulk(value: &[u8]) -> Vec<u8> {
     [format!("${}\r\n", value.len()).as_bytes(), value, b"\r\n"].concat()
 }
 
@@ -136,14 +139,38 @@ fn run_one(
     random: &mut fastrand::Rng,
 ) -> Option<Vec<u8>> {
     let new = value(random);
-    match random.u8(..9) {
+    let (nil, found) = (b"$-1\r\n".to_vec(), old.as_deref().map(bulk));
+    match random.u8(..16) {
         0..=2 => bench.ask(client, &[b"SET", key, &new], b"+OK\r\n"),
         3 => bench.ask(client, &[b"setex", key, b"1000", &new], b"+OK\r\n"),
         4 => bench.ask(client, &[b"PSETEX", key, b"1000000", &new], b"+OK\r\n"),
         5 => bench.ask(client, &[b"SET", key, &new, b"EX", b"1000"], b"+OK\r\n"),
-        6 => {
-            let reply = old.as_deref().map_or_else(|| b"$-1\r\n".to_vec(), bulk);
-            bench.ask(client, &[b"SET", key, &new, b"GET"], &reply);
+        6 => bench.ask(client, &[b"SET", key, &new, b"GET"], &found.unwrap_or(nil)),
+        8 => bench.ask(client, &[b"GETSET", key, &new], &found.unwrap_or(nil)),
+        9 => bench.ask(client, &[b"SET", key, &new, b"KEEPTTL"], b"+OK\r\n"),
+        10 if old.is_none() => bench.ask(client, &[b"SETNX", key, &new], b":1\r\n"),
+        10 => {
+            bench.ask(client, &[b"SETNX", key, &new], b":0\r\n");
+            return old;
+        }
+        11 if old.is_none() => bench.ask(client, &[b"SET", key, &new, b"NX"], b"+OK\r\n"),
+        11 => {
+            bench.ask(client, &[b"SET", key, &new, b"PX", b"1000000", b"NX"], &nil);
+            return old;
+        }
+        12 if old.is_some() => bench.ask(client, &[b"SET", key, &new, b"XX", b"EX", b"1000"], b"+OK\r\n"),
+        12 => {
+            bench.ask(client, &[b"SET", key, &new, b"XX"], &nil);
+            return old;
+        }
+        13 if old.is_none() => bench.ask(client, &[b"SET", key, &new, b"NX", b"GET"], &nil),
+        13 => {
+            bench.ask(client, &[b"SET", key, &new, b"NX", b"GET"], &found.unwrap_or(nil));
+            return old;
+        }
+        14 => {
+            bench.ask(client, &[b"SET", key, &new, b"NX", b"XX"], b"-ERR syntax error\r\n");
+            return old;
         }
         7 => {
             bench.ask(client, &[b"MULTI"], b"+OK\r\n");

@@ -5,15 +5,17 @@
 
 use super::SsdDevice;
 use super::operation::OperationWork;
-use crate::command::{FrontEndId, NamespaceId, ReceiptStep, ValueReceipt};
+use crate::command::{FrontEndId, NamespaceId, ReceiptStep, SsdCommand, ValueReceipt, ValueSource};
+use crate::ftl::ExtentStore;
 use crate::media::Media;
+use headwater_nvme::spec::status::Status;
 use std::io::{self, IoSliceMut};
 
 impl<M: Media> SsdDevice<M> {
     /// Begins to receive a value of `value_bytes` bytes straight into the blocks that keep it. [`receive`](Self::receive) takes
     /// the first bytes of the value, as many as the receipt says; a store with
     /// [`ValueSource::Received`](crate::command::ValueSource::Received) brings the rest and makes the value visible. Until then
-    /// no command sees anything of it, and no key is held.
+    /// no command sees anything of it, and no key is held. A store whose condition did not hold leaves the receipt as it was.
     ///
     /// Returns `None` if the value is too short to lie in extents, if too many are being received, if they would hold more than a
     /// share of the free capacity, or if the namespace that it is for has limits: then the front end receives the value itself.
@@ -40,5 +42,19 @@ impl<M: Media> SsdDevice<M> {
             self.run_operation(at);
         }
         self.ftl.receive(receipt.number(), source)
+    }
+
+    /// Ends the extents of a store that wrote no record. One whose condition did not hold returns them to their receipt, so that
+    /// its front end can store the value under another condition; without a clone there the receipt ends.
+    pub(super) fn end_unused_extents(&mut self, at: usize, store: ExtentStore, status: Status) {
+        let is_unmet =
+            matches!(status, Status::SEQUENCE_MISMATCH | Status::KEY_EXISTS | Status::KEY_DOES_NOT_EXIST);
+        match &self.operations[at].work {
+            OperationWork::Command(SsdCommand::Store {
+                value: ValueSource::Received { receipt, .. },
+                ..
+            }) if is_unmet => self.ftl.return_receipt(receipt, store),
+            _ => self.ftl.abandon_extents(store),
+        }
     }
 }

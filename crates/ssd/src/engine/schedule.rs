@@ -401,7 +401,7 @@ impl<M: Media> SsdDevice<M> {
             self.ftl.clear_room_request();
         }
         if let Some(store) = self.operations[at].extent_store.take() {
-            self.ftl.abandon_extents(store);
+            self.end_unused_extents(at, store, outcome.completion.status);
         }
         let operation = &self.operations[at];
         match operation.work {

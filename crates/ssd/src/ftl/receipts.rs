@@ -238,6 +238,22 @@ impl<M: Media> Ftl<M> {
         open.store
     }
 
+    /// Returns the extents of a received value to its receipt: the operation that took them wrote no record.
+    pub(crate) fn return_receipt(&mut self, receipt: &ValueReceipt, store: ExtentStore) {
+        let receipts = &mut self.extents.receipts;
+        receipts.extents += extents_of(receipt);
+        let open = OpenReceipt {
+            handle: receipt.clone(),
+            store: Ok(store),
+            partial: None,
+            bytes: receipt.bytes(),
+            is_opening: false,
+            moved_at: receipts.now,
+        };
+        let before = receipts.open.insert(receipt.number(), open);
+        assert!(before.is_none(), "a receipt is returned that was not taken");
+    }
+
     /// Gives back what receipts hold that their front ends have dropped. Returns true if there were any.
     fn drop_receipts(&mut self) -> bool {
         if self.extents.receipts.open.is_empty() {
