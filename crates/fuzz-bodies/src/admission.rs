@@ -75,7 +75,12 @@ impl GrantModel {
 }
 
 fn namespaces() -> Vec<ScannedNamespace> {
-    let keys = NamespaceKind::KeyValue { bytes: 1 << 20, key_bytes_max: 16, value_bytes_max: 4_096 };
+    let keys = NamespaceKind::KeyValue {
+        bytes: 1 << 20,
+        key_bytes_max: 16,
+        value_bytes_max: 4_096,
+        retrieve_options: false,
+    };
     let blocks =
         BLOCK_NAMESPACES.map(|(id, block_shift, blocks)| (id, NamespaceKind::Block { block_shift, blocks }));
     let all = blocks.into_iter().chain([(KEY_NAMESPACE, keys)]);

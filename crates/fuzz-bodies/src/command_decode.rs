@@ -2,6 +2,7 @@
 
 use headwater_nvme::controller::QueueKind;
 use headwater_nvme::spec::command::{SUBMISSION_WORDS, SubmissionEntry};
+use headwater_nvme::spec::kv::StoreOptions;
 use headwater_ssd::limits::{
     COPY_RANGES_MAX, KEY_BYTES_MAX, NAMESPACES, TRANSFER_BYTES_MAX, VALUE_BYTES_MAX,
 };
@@ -93,10 +94,18 @@ fn check(entry: &SubmissionEntry, kind: QueueKind) {
         IoOperation::Flush => return,
         IoOperation::Block(other) => panic!("a key space took {other:?}"),
         IoOperation::List { from, .. } => from.map_or(1, |key| key.as_bytes().len()),
-        IoOperation::Store { key, .. }
-        | IoOperation::Retrieve { key, .. }
-        | IoOperation::Delete { key, .. }
-        | IoOperation::Exist { key } => key.as_bytes().len(),
+        IoOperation::Retrieve { key, offset, .. } => {
+            let has_offset = entry.kv_options().contains(StoreOptions::RETRIEVE_FROM);
+            assert_eq!(
+                offset,
+                if has_offset { entry.cdw12.get() } else { 0 },
+                "an offset without its option"
+            );
+            key.as_bytes().len()
+        }
+        IoOperation::Store { key, .. } | IoOperation::Delete { key, .. } | IoOperation::Exist { key } => {
+            key.as_bytes().len()
+        }
         IoOperation::Put { key, .. } | IoOperation::Get { key, .. } => {
             assert_eq!(kind, QueueKind::Uio, "a queue without client memory took a key by address");
             usize::try_from(key.bytes).expect("32 bits fit")

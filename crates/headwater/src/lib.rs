@@ -33,6 +33,19 @@
 //! # Ok::<(), headwater::IoError>(())
 //! ```
 //!
+//! A part of a value, read from an offset on:
+//!
+//! ```
+//! use headwater::prelude::*;
+//!
+//! let mut device = Device::open("mem:64MiB")?;
+//! device.put(b"greeting", b"hello, world")?;
+//! let mut word = [0; 5];
+//! let part = device.get_part(b"greeting", GetOptions { offset: 7, ..GetOptions::default() }, &mut word)?;
+//! assert_eq!((part, &word), (Some(ValuePart { bytes: 5, value_bytes: 12 }), b"world"));
+//! # Ok::<(), IoError>(())
+//! ```
+//!
 //! Many commands at once, without blocking:
 //!
 //! ```
@@ -149,9 +162,9 @@ pub use headwater_host as host;
 pub use headwater_io as io;
 pub use headwater_io::namespace_request::{DurabilitySpec, NamespaceRequest, NamespaceSpec};
 pub use headwater_io::{
-    AsyncHandle, Buffer, ClientNamespace, Command, CompletedCommand, Completion, Handle, IoError, IoRequest,
-    PoolSettings, Queue, RejectedCommand, RequestError, SharedQueue, StoreCondition, SubmitError,
-    TransferData, WriteDurability,
+    AsyncHandle, Buffer, ClientNamespace, Command, CompletedCommand, Completion, GetOptions, Handle, IoError,
+    IoRequest, PoolSettings, Queue, RejectedCommand, RequestError, SharedQueue, StoreCondition, SubmitError,
+    TransferData, ValueCaching, ValuePart, WriteDurability,
 };
 pub use headwater_nvme as nvme;
 pub use headwater_nvme::spec::priority::QueuePriority;

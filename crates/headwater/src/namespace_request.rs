@@ -61,12 +61,14 @@ pub fn table<M: Media>(device: &SsdDevice<M>) -> Vec<(u8, NamespaceSpec)> {
 /// Returns the facts that a client with access to the whole namespace receives.
 #[must_use]
 pub fn client_namespace(id: NamespaceId, namespace: &Namespace) -> ClientNamespace {
+    let block_bytes = namespace_spec(namespace).block_bytes;
     ClientNamespace {
         id: id.0.into(),
-        block_bytes: namespace_spec(namespace).block_bytes,
+        block_bytes,
         size: namespace.size,
         writable: true,
         blocks: None,
+        retrieve_options: block_bytes == 0,
     }
 }
 

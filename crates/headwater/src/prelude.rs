@@ -15,6 +15,6 @@ pub use headwater_io::namespace_request::{DurabilitySpec, NamespaceSpec};
 pub use headwater_io::scheduler::{MergePolicy, RequestClass, SchedulingPolicy};
 pub use headwater_io::selector::QueueSelector;
 pub use headwater_io::{
-    AsyncHandle, Buffer, CachedHandle, Command, CompletedCommand, Completion, Handle, IoError, IoRequest,
-    Queue, SharedQueue, StoreCondition, TransferData, WriteDurability,
+    AsyncHandle, Buffer, CachedHandle, Command, CompletedCommand, Completion, GetOptions, Handle, IoError,
+    IoRequest, Queue, SharedQueue, StoreCondition, TransferData, ValueCaching, ValuePart, WriteDurability,
 };

@@ -17,13 +17,16 @@ pub struct ClientNamespace {
     /// Block: the blocks that this client may access, first and one past the last; `None` for all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub blocks: Option<(u64, u64)>,
+    /// Key space: true if a get may have [options](crate::GetOptions).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub retrieve_options: bool,
 }
 
 impl ClientNamespace {
-    /// Returns a key space without limits.
+    /// Returns a key space without limits, on a device whose gets have no options.
     #[must_use]
     pub fn key_space(id: u32) -> Self {
-        Self { id, block_bytes: 0, size: 0, writable: true, blocks: None }
+        Self { id, block_bytes: 0, size: 0, writable: true, blocks: None, retrieve_options: false }
     }
 
     /// Returns true if it holds keys instead of blocks.

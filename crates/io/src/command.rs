@@ -34,6 +34,27 @@ pub enum StoreCondition {
     IfAbsent,
 }
 
+/// The use of the device's memory for the pages of a value that a get reads from the medium.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ValueCaching {
+    /// Pages of short values stay until their room is needed; those of long values leave with the get.
+    #[default]
+    ByLength,
+    /// Pages of a long value stay too, for gets that follow.
+    Keep,
+}
+
+/// The options of a get, all vendor specific: the namespace says if its device has them
+/// ([`ClientNamespace::retrieve_options`](crate::ClientNamespace)). The default is a get without options, which every device
+/// has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GetOptions {
+    /// The first byte of the value to read.
+    pub offset: u32,
+    /// The use of the device's memory.
+    pub caching: ValueCaching,
+}
+
 /// The durability of a write against a power cut.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WriteDurability {
@@ -125,6 +146,21 @@ impl Command {
     /// [`IoError`] for an invalid key or length.
     pub fn get(namespace: u32, key: &[u8], into: Buffer) -> Result<Self, IoError> {
         let entry = kv::retrieve(namespace, inline(key)?, length_of(&into)?);
+        Ok(Self { entry, data: TransferData::FromDevice(into) })
+    }
+
+    /// Builds a retrieve of a part of a key's value to the start of `into`: what follows the offset, as much as fits, and nothing
+    /// from the end of the value on. The completion's result is the value's full length.
+    ///
+    /// # Errors
+    /// [`IoError`] for an invalid key or length.
+    pub fn get_part(namespace: u32, key: &[u8], into: Buffer, options: GetOptions) -> Result<Self, IoError> {
+        let kept = match options.caching {
+            ValueCaching::ByLength => StoreOptions::NONE,
+            ValueCaching::Keep => StoreOptions::RETRIEVE_KEEP,
+        };
+        let part = (options.offset, kept);
+        let entry = kv::retrieve_part(namespace, inline(key)?, length_of(&into)?, part);
         Ok(Self { entry, data: TransferData::FromDevice(into) })
     }
 
@@ -344,7 +380,13 @@ mod tests {
 
     #[test]
     fn entry_lengths_equal_the_buffer_lengths() {
-        assert_eq!(Command::get(1, b"k", buffer(77)).unwrap().entry.kv_data_bytes(), 77);
+        let get = Command::get(1, b"k", buffer(77)).unwrap().entry;
+        assert_eq!(get.kv_data_bytes(), 77);
+        let whole = Command::get_part(1, b"k", buffer(77), GetOptions::default()).unwrap().entry;
+        assert_eq!(whole, get, "a get without options is not the command of every device");
+        let options = GetOptions { offset: 5, caching: ValueCaching::Keep };
+        let part = Command::get_part(1, b"k", buffer(77), options).unwrap().entry;
+        assert_eq!((part.cdw11.get(), part.cdw12.get(), part.kv_data_bytes()), (0xC001, 5, 77));
         let write =
             Command::write(2, 0x1_2345_6789, 512, buffer(1_536), WriteDurability::Immediate).unwrap().entry;
         assert_eq!((write.cdw10.get(), write.cdw11.get()), (0x2345_6789, 1));

@@ -13,14 +13,14 @@ use crate::backend::DeviceBackend;
 use crate::buffer::Buffer;
 use crate::client_namespace::ClientNamespace;
 use crate::command::TRANSFER_BYTES_MAX;
-use crate::command::{Command, StoreCondition, WriteDurability};
+use crate::command::{Command, GetOptions, StoreCondition, WriteDurability};
 use crate::error::IoError;
 use crate::handle::{Handle, HandleBuilder};
 use crate::key_list::decode_key_list;
 use crate::namespace_request::{NamespaceRequest, NamespaceSpec};
 use crate::queue::{Completion, Queue};
 use headwater_dma::pool::PoolError;
-use headwater_host::width::narrow;
+use headwater_host::width::{narrow, to_usize};
 use headwater_nvme::spec::priority::QueuePriority;
 use headwater_nvme::spec::status::Status;
 
@@ -49,6 +49,15 @@ pub struct Device {
 struct BlockingState {
     queue: Queue,
     scratch: Option<Buffer>,
+}
+
+/// The lengths of a part of a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ValuePart {
+    /// Bytes of the part that were read: fewer than asked for at the end of the value, none from its end on.
+    pub bytes: usize,
+    /// Bytes of the whole value.
+    pub value_bytes: usize,
 }
 
 impl Device {
@@ -167,6 +176,45 @@ impl Device {
                 self.scratch(bytes)?;
             }
         }
+    }
+
+    /// Reads a part of the value of a key: as many bytes from the offset on as fit `into`, all of one value, also while another
+    /// client stores it. Returns `None` when the key does not exist.
+    ///
+    /// # Errors
+    /// [`IoError::Unsupported`] for options that the device does not have, [`IoError::TransferTooLong`] for more bytes than one
+    /// command moves; else [`IoError`].
+    pub fn get_part(
+        &mut self,
+        key: &[u8],
+        options: GetOptions,
+        into: &mut [u8],
+    ) -> Result<Option<ValuePart>, IoError> {
+        if options != GetOptions::default() && !self.namespace.retrieve_options {
+            let reason =
+                "the device reads values only from their front and past its cache; get the whole value";
+            return Err(IoError::Unsupported { reason: reason.to_owned() });
+        }
+        let (wanted, max) = (into.len(), self.value_bytes_max()?);
+        if wanted > max {
+            return Err(IoError::TransferTooLong { bytes: wanted, max });
+        }
+        let memory = if wanted > self.transfer_bytes_max()? {
+            self.backend.region(wanted)?
+        } else {
+            self.scratch(wanted)?
+        };
+        // Not every transport moves no bytes.
+        let memory = memory.slice(0, wanted.max(1))?;
+        let command = Command::get_part(self.namespace.id, key, memory.clone(), options)?;
+        let completion = self.run(command)?;
+        if completion.status.same_code(Status::KEY_DOES_NOT_EXIST) {
+            return Ok(None);
+        }
+        let value_bytes = to_usize(completion.into_result()?.into());
+        let bytes = value_bytes.saturating_sub(to_usize(options.offset.into())).min(wanted);
+        memory.read(0, &mut into[..bytes])?;
+        Ok(Some(ValuePart { bytes, value_bytes }))
     }
 
     /// Stores a value under a key.

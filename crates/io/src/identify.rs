@@ -5,9 +5,12 @@
 
 use crate::client_namespace::ClientNamespace;
 use crate::error::IoError;
+use headwater_nvme::spec::kv::has_retrieve_options;
 
 /// The bytes of an Identify page.
 pub(crate) const IDENTIFY_BYTES: usize = 4_096;
+/// Offset of the vendor specific bytes.
+const VENDOR_AT: usize = 3_840;
 /// Command Set Identifier of NVMe Key Value.
 pub(crate) const KEY_VALUE_COMMAND_SET: u8 = 0x01;
 /// CNS of a namespace, for the NVM command set.
@@ -37,7 +40,12 @@ pub(crate) fn command_set(descriptors: &[u8]) -> u8 {
 
 /// Decodes a key space.
 pub(crate) fn key_space(id: u32, page: &[u8]) -> ClientNamespace {
-    ClientNamespace { size: word_at(page, 0), ..ClientNamespace::key_space(id) }
+    let vendor = page.get(VENDOR_AT..).unwrap_or_default();
+    ClientNamespace {
+        size: word_at(page, 0),
+        retrieve_options: has_retrieve_options(vendor),
+        ..ClientNamespace::key_space(id)
+    }
 }
 
 /// Decodes a namespace of blocks, and returns its metadata bytes per block.
@@ -49,7 +57,14 @@ pub(crate) fn block_namespace(id: u32, page: &[u8]) -> Result<(ClientNamespace, 
     let block_bytes = 1_u32.checked_shl(shift).filter(|&bytes| bytes >= 512);
     let block_bytes = block_bytes
         .ok_or(IoError::Protocol { reason: format!("Identify reports blocks of 2^{shift} bytes") })?;
-    let facts = ClientNamespace { id, block_bytes, size: word_at(page, 0), writable: true, blocks: None };
+    let facts = ClientNamespace {
+        id,
+        block_bytes,
+        size: word_at(page, 0),
+        writable: true,
+        blocks: None,
+        retrieve_options: false,
+    };
     Ok((facts, u16::from_le_bytes([byte(format), byte(format + 1)])))
 }
 
@@ -66,6 +81,15 @@ mod tests {
         assert_eq!(command_set(&list[..20]), 0);
         assert_eq!(command_set(&[]), 0);
         assert_eq!(command_set(&[3, 255, 0, 0, 1]), 0, "a descriptor beyond the end was read");
+    }
+
+    #[test]
+    fn options_of_a_get_are_those_that_the_page_announces() {
+        let mut page = vec![0; IDENTIFY_BYTES];
+        assert!(!key_space(1, &page).retrieve_options);
+        page[VENDOR_AT..VENDOR_AT + 5].copy_from_slice(b"\x01HWKV");
+        assert!(key_space(1, &page).retrieve_options);
+        assert!(!key_space(1, &page[..VENDOR_AT + 4]).retrieve_options, "a short page reads as zeroes");
     }
 
     #[test]

@@ -90,9 +90,11 @@ pub use cached_handle::{CachePath, CachedHandle};
 #[cfg(not(loom))]
 pub use client_namespace::ClientNamespace;
 #[cfg(not(loom))]
-pub use command::{Command, StoreCondition, TransferData, VALUE_BYTES_MAX, WriteDurability};
+pub use command::{
+    Command, GetOptions, StoreCondition, TransferData, VALUE_BYTES_MAX, ValueCaching, WriteDurability,
+};
 #[cfg(not(loom))]
-pub use device::{BufferFuture, Device, ImportedBuffer};
+pub use device::{BufferFuture, Device, ImportedBuffer, ValuePart};
 #[cfg(not(loom))]
 pub use device_pool::{DevicePool, MemoryRegistrar};
 #[cfg(not(loom))]

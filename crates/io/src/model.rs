@@ -119,7 +119,14 @@ impl ModelDevice {
                 block_bytes: block_bytes as usize,
             });
         }
-        let facts = ClientNamespace { id: MODEL_NAMESPACE, block_bytes, size, writable: true, blocks: None };
+        let facts = ClientNamespace {
+            id: MODEL_NAMESPACE,
+            block_bytes,
+            size,
+            writable: true,
+            blocks: None,
+            retrieve_options: false,
+        };
         let core = settings
             .service
             .map(|service| Arc::new(Mutex::new(ModelCore::new(service, settings.arbitration))));

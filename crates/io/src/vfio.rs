@@ -174,10 +174,14 @@ pub(crate) fn client_namespace(namespace: &ScannedNamespace) -> Option<ClientNam
             size: blocks,
             writable,
             blocks: None,
+            retrieve_options: false,
         }),
-        NamespaceKind::KeyValue { bytes, .. } => {
-            Some(ClientNamespace { size: bytes, writable, ..ClientNamespace::key_space(namespace.id) })
-        }
+        NamespaceKind::KeyValue { bytes, retrieve_options, .. } => Some(ClientNamespace {
+            size: bytes,
+            writable,
+            retrieve_options,
+            ..ClientNamespace::key_space(namespace.id)
+        }),
         NamespaceKind::Unusable(_) => None,
     }
 }

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use headwater_host::clock::Clock;
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::{
-    FrontEndId, NamespaceId, ReadRelease, RecordExpiry, SsdCommand, ValueSink, WriteCondition,
+    FrontEndId, NamespaceId, ReadCaching, ReadRelease, RecordExpiry, SsdCommand, ValueSink, WriteCondition,
 };
 use headwater_ssd::engine::{DeviceConfig, DeviceStats, SsdDevice, StartTime};
 use headwater_ssd::media::Media;
@@ -55,7 +55,9 @@ impl<M: Media> StoreClient<M> {
         self.submit(SsdCommand::Retrieve {
             key,
             sink: ValueSink::Bytes(Vec::new()),
+            offset: 0,
             bytes_max: u32::MAX,
+            caching: ReadCaching::ByLength,
             release: ReadRelease::WhenDurable,
         })?;
         self.wait_for_place()
@@ -79,7 +81,9 @@ impl<M: Media> StoreClient<M> {
         self.submit(SsdCommand::Retrieve {
             key,
             sink: ValueSink::Bytes(Vec::new()),
+            offset: 0,
             bytes_max: u32::MAX,
+            caching: ReadCaching::ByLength,
             release: ReadRelease::WhenDurable,
         })?;
         let mut value = Vec::new();

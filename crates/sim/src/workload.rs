@@ -9,8 +9,8 @@ use bytes::Bytes;
 use headwater_host::clock::UnixMillis;
 use headwater_host::width::to_usize;
 use headwater_ssd::command::{
-    BatchClear, BatchWrite, ListPosition, NamespaceId, NamespaceRun, ReadRelease, RecordExpiry, Sequence,
-    SsdCommand, WriteCondition,
+    BatchClear, BatchWrite, ListPosition, NamespaceId, NamespaceRun, ReadCaching, ReadRelease, RecordExpiry,
+    Sequence, SsdCommand, WriteCondition,
 };
 use headwater_ssd::limits::BATCH_RUNS_MAX;
 use std::ops::Range;
@@ -238,12 +238,11 @@ impl CommandStream {
 
     fn retrieve(&mut self) -> SsdCommand {
         let short = self.rng.u8(0..10) == 0;
-        SsdCommand::Retrieve {
-            key: self.any_key().1,
-            sink: Vec::new().into(),
-            bytes_max: if short { self.rng.u32(0..64) } else { u32::MAX },
-            release: self.release(),
-        }
+        let (key, sink) = (self.any_key().1, Vec::new().into());
+        let bytes_max = if short { self.rng.u32(0..64) } else { u32::MAX };
+        // The offset takes no random number, so that a seed keeps its commands.
+        let (offset, caching) = (if short { bytes_max % 4 } else { 0 }, ReadCaching::ByLength);
+        SsdCommand::Retrieve { key, sink, offset, bytes_max, caching, release: self.release() }
     }
 
     fn release(&mut self) -> ReadRelease {

@@ -9,7 +9,8 @@ use headwater_sim::media::{SimMedia, SimMediaConfig};
 use headwater_sim::presets::FILE;
 use headwater_sim::simulated_device::{BootTime, SimulatedDevice};
 use headwater_ssd::command::{
-    BatchWrite, NamespaceId, ReadRelease, RecordExpiry, SsdCommand, SsdCompletion, WriteCondition,
+    BatchWrite, NamespaceId, ReadCaching, ReadRelease, RecordExpiry, SsdCommand, SsdCompletion,
+    WriteCondition,
 };
 use headwater_ssd::engine::{DeviceConfig, Durability, SsdDevice};
 
@@ -43,7 +44,9 @@ fn value_bytes(device: &mut SsdDevice<SimMedia>, key: &'static [u8]) -> Option<u
     let command = SsdCommand::Retrieve {
         key: Bytes::from_static(key),
         sink: Vec::new().into(),
+        offset: 0,
         bytes_max: u32::MAX,
+        caching: ReadCaching::ByLength,
         release: ReadRelease::WhenDurable,
     };
     let answer = run(device, LATER, command);

@@ -6,8 +6,8 @@ use headwater_host::clock::{Nanos, UnixMillis};
 use headwater_nvme::spec::status::Status;
 use headwater_sim::checker::{DeviceChecker, PromiseViolation, WallSpan};
 use headwater_ssd::command::{
-    BatchClear, BatchWrite, ListPosition, ListedKey, NamespaceId, NamespaceRun, ReadRelease, RecordExpiry,
-    Sequence, SsdCommand, SsdCompletion, WriteCondition,
+    BatchClear, BatchWrite, ListPosition, ListedKey, NamespaceId, NamespaceRun, ReadCaching, ReadRelease,
+    RecordExpiry, Sequence, SsdCommand, SsdCompletion, WriteCondition,
 };
 use headwater_ssd::engine::{DeviceConfig, Durability};
 
@@ -78,7 +78,9 @@ fn get(name: &'static str) -> SsdCommand {
     SsdCommand::Retrieve {
         key: key(name),
         sink: Vec::new().into(),
+        offset: 0,
         bytes_max: u32::MAX,
+        caching: ReadCaching::ByLength,
         release: ReadRelease::WhenDurable,
     }
 }
@@ -223,7 +225,9 @@ fn speculative_read_promises_nothing_until_a_fence() {
         let command = SsdCommand::Retrieve {
             key: key("a"),
             sink: Vec::new().into(),
+            offset: 0,
             bytes_max: u32::MAX,
+            caching: ReadCaching::ByLength,
             release: ReadRelease::Speculative,
         };
         run.submit(ALWAYS, 2, &command);

@@ -11,7 +11,7 @@ use headwater_host::uring::{FileTransfer, FinishedTransfer, RejectedTransfer};
 use headwater_nvme::spec::status::Status;
 use headwater_sim::simulated_file::{SimFile, SimRing};
 use headwater_ssd::command::{
-    FrontEndId, NamespaceId, ReadRelease, RecordExpiry, SsdCommand, SsdCompletion, ValueReader,
+    FrontEndId, NamespaceId, ReadCaching, ReadRelease, RecordExpiry, SsdCommand, SsdCompletion, ValueReader,
     WriteCondition,
 };
 use headwater_ssd::engine::{DeviceConfig, SsdDevice, StartTime};
@@ -202,7 +202,9 @@ fn a_cold_value_of_16_mib_is_read_with_one_transfer_for_each_extent() {
         counted.forget_reads();
         let before = counted.memory();
         let (sink, release) = (Vec::new().into(), ReadRelease::WhenDurable);
-        let retrieve = SsdCommand::Retrieve { key: key(), sink, bytes_max: u32::MAX, release };
+        let (offset, caching) = (0, ReadCaching::ByLength);
+        let retrieve =
+            SsdCommand::Retrieve { key: key(), sink, bytes_max: u32::MAX, offset, caching, release };
         let (found, most) = counted.run(retrieve);
         assert_eq!(found.status, Status::SUCCESS);
         assert!(found.sink == value, "the value has other bytes");

@@ -191,6 +191,17 @@ pub enum ReadRelease {
     Speculative,
 }
 
+/// The use of device DRAM for the pages of a value that a read brings there from the medium.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ReadCaching {
+    /// By the length of the value: pages of the log stay until their room is needed, the pages of a value in extents
+    /// leave when they are copied. A page that is there already is not read again.
+    #[default]
+    ByLength,
+    /// The pages of a value in extents stay too, for the reads that follow. Their bytes are copied by the core itself.
+    Keep,
+}
+
 /// One write of an all-or-nothing [`SsdCommand::Batch`].
 #[derive(Clone, Debug)]
 pub enum BatchWrite {
@@ -255,15 +266,19 @@ pub enum SsdCommand {
         /// The time at which the record expires.
         expiry: RecordExpiry,
     },
-    /// Reads the value of a key (KV Retrieve 02h; UIO get 82h). The completion carries at most `bytes_max` bytes in
-    /// `sink`, and the value's full length.
+    /// Reads the value of a key, or a part of it (KV Retrieve 02h; UIO get 82h). The completion carries at most `bytes_max`
+    /// bytes of the value from `offset` on in `sink`, and the value's full length. All of them are of one value.
     Retrieve {
         /// Key bytes.
         key: Bytes,
-        /// The destination of the value.
+        /// The destination of the bytes.
         sink: ValueSink,
-        /// Most bytes to read, from the start of the value.
+        /// The first byte of the value to read. There are none to read from the end of the value on.
+        offset: u32,
+        /// Most bytes to read.
         bytes_max: u32,
+        /// The use of device DRAM for the pages of a long value.
+        caching: ReadCaching,
         /// The point at which the read may complete.
         release: ReadRelease,
     },

@@ -36,6 +36,7 @@ pub(crate) mod recovering;
 mod removal_marks;
 mod room;
 pub(crate) mod sanitize_mark;
+mod sink_range;
 pub(crate) mod snapshot;
 mod space_reserve;
 mod value_extents;
@@ -48,8 +49,9 @@ mod write;
 pub(crate) use clear_walks::ClearStep;
 pub(crate) use extent_reads::RangeRead;
 pub(crate) use extent_store::ExtentStore;
-pub(crate) use find::{RecordPart, RecordPieces, SinkRange};
+pub(crate) use find::{RecordPart, RecordPieces};
 pub(crate) use found_record::FoundRecord;
+pub(crate) use sink_range::SinkRange;
 pub(crate) use write::NewRecord;
 
 use crate::command::{NamespaceId, Sequence};

@@ -8,7 +8,8 @@ use headwater_host::clock::{Nanos, UnixMillis};
 use headwater_host::copy::crc32c;
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::{
-    FrontEndId, NamespaceId, ReadRelease, RecordExpiry, SsdCommand, SsdCompletion, WriteCondition,
+    FrontEndId, NamespaceId, ReadCaching, ReadRelease, RecordExpiry, SsdCommand, SsdCompletion,
+    WriteCondition,
 };
 use headwater_ssd::engine::inspection::{MediumInspection, RecordFault, RecordLocation, inspect};
 use headwater_ssd::engine::{DeviceConfig, SsdDevice, StartTime};
@@ -75,7 +76,8 @@ fn store(device: &mut FileDevice, key: &str, value: &[u8]) {
 fn retrieve(device: &mut FileDevice, key: &str, bytes_max: u32) -> SsdCompletion {
     let key = Bytes::copy_from_slice(key.as_bytes());
     let release = ReadRelease::WhenDurable;
-    run(device, SsdCommand::Retrieve { key, sink: Vec::new().into(), bytes_max, release })
+    let (offset, caching) = (0, ReadCaching::ByLength);
+    run(device, SsdCommand::Retrieve { key, sink: Vec::new().into(), bytes_max, offset, caching, release })
 }
 
 fn text(bytes: usize, salt: u64) -> Vec<u8> {

@@ -12,8 +12,8 @@ use headwater_host::dsa::{DsaOpcode, FaultSource, PortalFault, PortalKind, Softw
 use headwater_host::shared_memory::SharedMemory;
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::{
-    FrontEndId, NamespaceId, ReadRelease, RecordExpiry, SsdCommand, SsdCompletion, ValueReader, ValueSink,
-    ValueSource, WriteCondition,
+    FrontEndId, NamespaceId, ReadCaching, ReadRelease, RecordExpiry, SsdCommand, SsdCompletion, ValueReader,
+    ValueSink, ValueSource, WriteCondition,
 };
 use headwater_ssd::engine::{DeviceConfig, DeviceStats, SsdDevice, StartTime};
 use headwater_ssd::limits::VALUE_BYTES_MAX;
@@ -77,7 +77,14 @@ fn retrieve<M: Media>(device: &mut SsdDevice<M>, key: &str, bytes_max: u32) -> S
     let key = Bytes::copy_from_slice(key.as_bytes());
     run(
         device,
-        SsdCommand::Retrieve { key, sink: Vec::new().into(), bytes_max, release: ReadRelease::WhenDurable },
+        SsdCommand::Retrieve {
+            key,
+            sink: Vec::new().into(),
+            offset: 0,
+            bytes_max,
+            caching: ReadCaching::ByLength,
+            release: ReadRelease::WhenDurable,
+        },
     )
 }
 
@@ -342,7 +349,9 @@ fn move_long_values(folder: &Path, mover: Mover) -> DeviceStats {
         let retrieve = SsdCommand::Retrieve {
             key,
             sink: ValueSink::Client(into.clone()),
+            offset: 0,
             bytes_max: u32::MAX,
+            caching: ReadCaching::ByLength,
             release: ReadRelease::WhenDurable,
         };
         assert_eq!(run(&mut device, retrieve).status, Status::SUCCESS);
@@ -384,7 +393,14 @@ fn read_many_at_once(folder: &Path) {
         let number = token % 6;
         let (command, answer) = if token < 148 {
             let (sink, release) = (Vec::new().into(), ReadRelease::WhenDurable);
-            let command = SsdCommand::Retrieve { key: key(number), sink, bytes_max: u32::MAX, release };
+            let command = SsdCommand::Retrieve {
+                key: key(number),
+                sink,
+                offset: 0,
+                bytes_max: u32::MAX,
+                caching: ReadCaching::ByLength,
+                release,
+            };
             (command, value(number))
         } else {
             // The last one is longer than device memory has room for.

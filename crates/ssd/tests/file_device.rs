@@ -8,7 +8,8 @@ use headwater_host::file::DirectChoice;
 use headwater_host::uring::UringChoice;
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::{
-    FrontEndId, NamespaceId, ReadRelease, RecordExpiry, SsdCommand, SsdCompletion, WriteCondition,
+    FrontEndId, NamespaceId, ReadCaching, ReadRelease, RecordExpiry, SsdCommand, SsdCompletion,
+    WriteCondition,
 };
 use headwater_ssd::engine::{DeviceConfig, SsdDevice, StartTime};
 use headwater_ssd::media::FlashGeometry;
@@ -62,7 +63,9 @@ impl FileHost {
         self.submit(SsdCommand::Retrieve {
             key: Bytes::copy_from_slice(key),
             sink: Vec::new().into(),
+            offset: 0,
             bytes_max: u32::MAX,
+            caching: ReadCaching::ByLength,
             release: ReadRelease::WhenDurable,
         });
         let completion = self.next();

@@ -6,8 +6,8 @@ use bytes::Bytes;
 use headwater_host::clock::{Nanos, UnixMillis};
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::{
-    BatchWrite, FrontEndId, NamespaceId, ReadRelease, RecordExpiry, SsdCommand, SsdCompletion, SubmitError,
-    WriteCondition,
+    BatchWrite, FrontEndId, NamespaceId, ReadCaching, ReadRelease, RecordExpiry, SsdCommand, SsdCompletion,
+    SubmitError, WriteCondition,
 };
 use headwater_ssd::engine::{DeviceConfig, SsdDevice, StartTime, VictimPolicy};
 use headwater_ssd::limits::{BATCH_BYTES_MAX, LOG_VALUE_BYTES_MAX, SHORT_RECORD_BYTES};
@@ -55,7 +55,14 @@ fn store(key: &'static [u8], value: Vec<u8>) -> SsdCommand {
 
 fn retrieve(key: &'static [u8], bytes_max: u32) -> SsdCommand {
     let release = ReadRelease::WhenDurable;
-    SsdCommand::Retrieve { key: Bytes::from_static(key), sink: Vec::new().into(), bytes_max, release }
+    SsdCommand::Retrieve {
+        key: Bytes::from_static(key),
+        sink: Vec::new().into(),
+        offset: 0,
+        bytes_max,
+        caching: ReadCaching::ByLength,
+        release,
+    }
 }
 
 fn text(bytes: usize) -> Vec<u8> {

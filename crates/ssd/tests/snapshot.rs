@@ -7,7 +7,8 @@ use bytes::Bytes;
 use headwater_host::clock::{Clock, UnixMillis};
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::{
-    FrontEndId, NamespaceId, ReadRelease, RecordExpiry, SsdCommand, SsdCompletion, WriteCondition,
+    FrontEndId, NamespaceId, ReadCaching, ReadRelease, RecordExpiry, SsdCommand, SsdCompletion,
+    WriteCondition,
 };
 use headwater_ssd::engine::snapshot::{SnapshotLoss, SnapshotRefusal, SnapshotStatus};
 use headwater_ssd::engine::{DeviceConfig, Durability, SsdDevice, StartTime};
@@ -84,7 +85,9 @@ impl SnapshotHost {
         self.submit(SsdCommand::Retrieve {
             key: name(key),
             sink: Vec::new().into(),
+            offset: 0,
             bytes_max: u32::MAX,
+            caching: ReadCaching::ByLength,
             release: ReadRelease::WhenDurable,
         });
         let completion = self.next();

@@ -1,10 +1,11 @@
 //! The behaviour of every device, on every I/O path.
 
 use headwater_dma::pool::PoolError;
+use headwater_host::width::to_usize;
 use headwater_io::namespace_request::{NamespaceRequest, NamespaceSpec};
 use headwater_io::{
-    Buffer, Command, Device, IoError, IoRequest, PoolSettings, RejectedCommand, StoreCondition, SubmitError,
-    WriteDurability,
+    Buffer, Command, Device, GetOptions, IoError, IoRequest, PoolSettings, RejectedCommand, StoreCondition,
+    SubmitError, ValueCaching, WriteDurability,
 };
 use headwater_nvme::spec::status::Status;
 use std::collections::BTreeSet;
@@ -35,6 +36,7 @@ pub fn keys(device: &mut Device) {
     for key in [&b""[..], &[1; 17]] {
         assert!(matches!(device.put(key, b"v"), Err(IoError::Key { .. })));
     }
+    parts(device);
     device.flush().unwrap();
     device.delete(b"k").unwrap();
     listing(device);
@@ -55,6 +57,38 @@ pub fn long_values(device: &mut Device) {
     let refused = device.put(b"long", &vec![0; longest + 1]).unwrap_err();
     assert!(matches!(refused, IoError::TransferTooLong { max, .. } if max == longest), "{refused}");
     device.delete(b"long").unwrap();
+}
+
+/// Checks reads of parts of a value, if the device has them.
+fn parts(device: &mut Device) {
+    let from = |offset, caching| GetOptions { offset, caching };
+    if !device.namespace().retrieve_options {
+        let refused = device.get_part(b"k", from(1, ValueCaching::ByLength), &mut [0; 4]).unwrap_err();
+        assert!(matches!(refused, IoError::Unsupported { .. }), "{refused}");
+        return;
+    }
+    assert_eq!(device.get_part(b"none", from(1, ValueCaching::ByLength), &mut [0; 4]).unwrap(), None);
+    for value_bytes in [0, 1, 5_000, 100_000, 2_000_003] {
+        let value = pattern(value_bytes);
+        device.put(b"k", &value).unwrap();
+        let offsets = [0, 1, 4_095, 4_096, 99_999, 262_143, 1_000_000, 2_000_002, 2_000_003, u32::MAX];
+        for offset in offsets {
+            for (bytes, caching) in [
+                (0, ValueCaching::ByLength),
+                (1, ValueCaching::Keep),
+                (5, ValueCaching::ByLength),
+                (300_000, ValueCaching::Keep),
+            ] {
+                let mut into = vec![0xEE; bytes];
+                let part = device.get_part(b"k", from(offset, caching), &mut into).unwrap().unwrap();
+                let rest = value.get(to_usize(offset.into())..).unwrap_or_default();
+                let expected = &rest[..rest.len().min(bytes)];
+                assert_eq!((part.bytes, part.value_bytes), (expected.len(), value_bytes));
+                assert!(into.starts_with(expected), "{bytes} bytes from {offset} on of {value_bytes}");
+                assert!(into[part.bytes..].iter().all(|&byte| byte == 0xEE), "bytes behind the part");
+            }
+        }
+    }
 }
 
 fn listing(device: &mut Device) {

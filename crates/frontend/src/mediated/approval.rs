@@ -183,7 +183,12 @@ mod tests {
 
     fn namespaces() -> Vec<ScannedNamespace> {
         let block = NamespaceKind::Block { block_shift: 12, blocks: 1_000 };
-        let keys = NamespaceKind::KeyValue { bytes: 9, key_bytes_max: 16, value_bytes_max: 9 };
+        let keys = NamespaceKind::KeyValue {
+            bytes: 9,
+            key_bytes_max: 16,
+            value_bytes_max: 9,
+            retrieve_options: false,
+        };
         [(1, block.clone()), (2, keys), (300, block)]
             .map(|(id, kind)| ScannedNamespace { id, kind, is_writable: true })
             .to_vec()

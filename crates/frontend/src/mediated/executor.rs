@@ -192,6 +192,7 @@ fn namespace_info(namespace: &ScannedNamespace) -> Option<ClientNamespace> {
         size: blocks,
         writable: namespace.is_writable,
         blocks: None,
+        retrieve_options: false,
     })
 }
 

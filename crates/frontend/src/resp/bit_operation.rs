@@ -13,8 +13,8 @@ use bytes::Bytes;
 use headwater_host::width::narrow;
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::{
-    BatchWrite, NamespaceId, ReadRelease, RecordExpiry, Sequence, SsdCommand, SsdCompletion, SubmitError,
-    WriteCondition,
+    BatchWrite, NamespaceId, ReadCaching, ReadRelease, RecordExpiry, Sequence, SsdCommand, SsdCompletion,
+    SubmitError, WriteCondition,
 };
 
 /// Values that are read at a time; a few, because each may be long.
@@ -157,8 +157,10 @@ impl BitOperation {
             let command = SsdCommand::Retrieve {
                 key: self.sources[self.submitted].clone(),
                 sink: context.shared.value_buffers.take().into(),
+                offset: 0,
                 bytes_max: u32::MAX,
                 // The batch waits until the values are durable.
+                caching: ReadCaching::ByLength,
                 release: ReadRelease::Speculative,
             };
             match context.submit(narrow(self.submitted), self.namespace, command) {

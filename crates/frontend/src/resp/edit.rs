@@ -23,7 +23,8 @@ use bytes::Bytes;
 use headwater_host::clock::UnixMillis;
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::{
-    NamespaceId, ReadRelease, RecordExpiry, Sequence, SsdCommand, SsdCompletion, SubmitError, WriteCondition,
+    NamespaceId, ReadCaching, ReadRelease, RecordExpiry, Sequence, SsdCommand, SsdCompletion, SubmitError,
+    WriteCondition,
 };
 
 #[derive(Debug)]
@@ -145,7 +146,9 @@ impl KeyEdit {
                 SsdCommand::Retrieve {
                     sink: self.sink(&*context.device, context.shared).into(),
                     key,
+                    offset: 0,
                     bytes_max: u32::MAX,
+                    caching: ReadCaching::ByLength,
                     release: ReadRelease::Speculative,
                 },
                 |_| EditStage::Reading,

@@ -19,7 +19,7 @@ use bytes::Bytes;
 use headwater_host::width::narrow;
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::{
-    NamespaceId, ReadRelease, SsdCommand, SsdCompletion, SubmitError, WriteCondition,
+    NamespaceId, ReadCaching, ReadRelease, SsdCommand, SsdCompletion, SubmitError, WriteCondition,
 };
 use std::collections::VecDeque;
 
@@ -325,7 +325,9 @@ impl KeyGather {
             KeyQuery::Value => SsdCommand::Retrieve {
                 key,
                 sink: shared.value_buffers.take().into(),
+                offset: 0,
                 bytes_max: u32::MAX,
+                caching: ReadCaching::ByLength,
                 release,
             },
             KeyQuery::Exists => SsdCommand::Exist { key, release },

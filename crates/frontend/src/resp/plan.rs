@@ -29,7 +29,9 @@ use super::value_stream::{StreamedRange, ValueStream};
 use bytes::Bytes;
 use headwater_host::clock::{Nanos, UnixMillis};
 use headwater_host::width::narrow;
-use headwater_ssd::command::{NamespaceId, ReadRelease, RecordExpiry, SsdCommand, WriteCondition};
+use headwater_ssd::command::{
+    NamespaceId, ReadCaching, ReadRelease, RecordExpiry, SsdCommand, WriteCondition,
+};
 
 /// The execution plan of a command.
 #[derive(Debug)]
@@ -109,8 +111,8 @@ fn plan_value(
         RespCommand::Append => Ok(edit(request, KeyChange::Append(vec![request.bytes(2)]))),
         RespCommand::StrLen => Ok(exist(request, 1, ReplyForm::Length)),
         RespCommand::GetRange | RespCommand::SubStr => {
-            let (bytes_max, form) = strings::get_range(request)?;
-            Ok(read(request, 1, bytes_max, form))
+            let (part, form) = strings::get_range(request)?;
+            Ok(read_part(request, 1, part, form))
         }
         RespCommand::SetRange => Ok(edit(request, strings::set_range(request)?)),
         RespCommand::SetBit => set_bit(request),
@@ -227,13 +229,26 @@ fn plan_exclusive(
 /// Plans a read of the first `bytes_max` bytes of a value.
 #[inline]
 fn read(request: &RespRequest<'_>, key_at: usize, bytes_max: u32, wait: ReplyForm) -> CommandPlan {
+    read_part(request, key_at, (0, bytes_max), wait)
+}
+
+/// Plans a read of at most `bytes_max` bytes of a value from `offset` on.
+#[inline]
+fn read_part(
+    request: &RespRequest<'_>,
+    key_at: usize,
+    (offset, bytes_max): (u32, u32),
+    wait: ReplyForm,
+) -> CommandPlan {
     CommandPlan::Single {
         access: KeyAccess::Read,
         key_at,
         command: SsdCommand::Retrieve {
             key: request.bytes(key_at),
             sink: Vec::new().into(),
+            offset,
             bytes_max,
+            caching: ReadCaching::ByLength,
             release: ReadRelease::WhenDurable,
         },
         wait,

@@ -12,8 +12,8 @@ use crate::core_device::CoreDevice;
 use bytes::Bytes;
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::{
-    BatchWrite, NamespaceId, ReadRelease, RecordExpiry, Sequence, SsdCommand, SsdCompletion, SubmitError,
-    WriteCondition,
+    BatchWrite, NamespaceId, ReadCaching, ReadRelease, RecordExpiry, Sequence, SsdCommand, SsdCompletion,
+    SubmitError, WriteCondition,
 };
 
 /// The treatment of the source and of an existing target.
@@ -83,7 +83,9 @@ impl KeyRelocation {
                 let command = SsdCommand::Retrieve {
                     key: self.route.from.1.clone(),
                     sink: Vec::new().into(),
+                    offset: 0,
                     bytes_max: u32::MAX,
+                    caching: ReadCaching::ByLength,
                     release: ReadRelease::WhenDurable,
                 };
                 (self.route.from.0, command, RelocateStage::Reading)

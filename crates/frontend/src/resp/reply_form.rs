@@ -7,6 +7,7 @@ use super::errors;
 use super::output_queue::{ValueBuffers, decimal_signed};
 use super::reply::RespReply;
 use headwater_host::clock::UnixMillis;
+use headwater_host::width::to_usize;
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::SsdCompletion;
 
@@ -105,7 +106,10 @@ impl ReplyForm {
             Self::Kind => RespReply::Simple(if found { "string" } else { "none" }),
             Self::Range { start, end } => {
                 let range = if found { value_range(start, end, length) } else { None };
-                let part = range.and_then(|range| completion.sink.get(range)).unwrap_or_default();
+                // The sink begins with the part that was read.
+                let skip = to_usize(part_to_read(start, end).0.into());
+                let part = range.and_then(|range| completion.sink.get(range.start - skip..range.end - skip));
+                let part = part.unwrap_or_default();
                 RespReply::Bulk(part.to_vec())
             }
             Self::Bit { offset } => {
@@ -153,6 +157,15 @@ fn time(form: TtlForm, expiry_ms: u64, wall: UnixMillis) -> RespReply {
     RespReply::count(shown)
 }
 
+/// Returns the first byte of a value, and the most bytes from there on, that the range between two offsets needs. Only a range
+/// with offsets from the start is known before the length of the value.
+pub(crate) fn part_to_read(start: i64, end: i64) -> (u32, u32) {
+    match (u32::try_from(start), u32::try_from(end)) {
+        (Ok(start), Ok(end)) => (start, end.checked_sub(start).map_or(0, |more| more.saturating_add(1))),
+        _ => (0, u32::MAX),
+    }
+}
+
 /// Returns the range between two offsets, of which negative ones count from the end; `None` if it is empty.
 pub(crate) fn value_range(start: i64, end: i64, length: usize) -> Option<std::ops::Range<usize>> {
     let signed = i64::try_from(length).ok()?;
@@ -191,5 +204,27 @@ mod tests {
         assert_eq!(value_range(-1, -5, 5), None);
         assert_eq!(value_range(i64::MIN, i64::MAX, 5), Some(0..5));
         assert_eq!(value_range(0, -100, 5), Some(0..1));
+    }
+
+    #[test]
+    fn the_part_that_is_read_holds_the_range() {
+        assert_eq!(part_to_read(0, 0), (0, 1));
+        assert_eq!(part_to_read(3, 7), (3, 5));
+        assert_eq!(part_to_read(7, 3), (7, 0));
+        assert_eq!(part_to_read(0, u32::MAX.into()), (0, u32::MAX));
+        for (start, end) in [(-1, 5), (0, -1), (i64::MIN, i64::MAX), (1 << 32, 1 << 33)] {
+            assert_eq!(part_to_read(start, end), (0, u32::MAX));
+        }
+        let value = b"0123456789";
+        for (start, end) in (-12..12).flat_map(|start| (-12..12).map(move |end| (start, end))) {
+            let (offset, bytes_max) = part_to_read(start, end);
+            let rest = value.get(to_usize(offset.into())..).unwrap_or_default();
+            let mut completion = SsdCompletion::new(0, Status::SUCCESS);
+            completion.value_bytes = 10;
+            completion.sink = rest[..rest.len().min(to_usize(bytes_max.into()))].to_vec();
+            let reply = ReplyForm::Range { start, end }.reply_without_value(&completion, UnixMillis(1));
+            let expected = value_range(start, end, value.len()).map_or(&[][..], |range| &value[range]);
+            assert!(matches!(&reply, RespReply::Bulk(part) if part == expected), "{start} to {end}");
+        }
     }
 }

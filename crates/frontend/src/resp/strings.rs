@@ -6,7 +6,7 @@
 use super::change::KeyChange;
 use super::errors::{self, ErrorReply};
 use super::expiry::{ExpiryArgument, TimeOrigin, TimeUnit};
-use super::reply_form::ReplyForm;
+use super::reply_form::{ReplyForm, part_to_read};
 use super::request::RespRequest;
 use headwater_host::clock::UnixMillis;
 use headwater_ssd::command::{RecordExpiry, WriteCondition};
@@ -115,15 +115,10 @@ pub(crate) fn get_ex(request: &RespRequest<'_>, wall: UnixMillis) -> Result<Opti
     Ok(Some(KeyChange::Refresh(expiry)))
 }
 
-/// Parses the range of GETRANGE and SUBSTR; returns the length of the prefix to read, and the reply's form.
-pub(crate) fn get_range(request: &RespRequest<'_>) -> Result<(u32, ReplyForm), ErrorReply> {
+/// Parses the range of GETRANGE and SUBSTR; returns the part of the value to read, and the reply's form.
+pub(crate) fn get_range(request: &RespRequest<'_>) -> Result<((u32, u32), ReplyForm), ErrorReply> {
     let (start, end) = (request.integer(2)?, request.integer(3)?);
-    // Only a range with offsets from the start needs no more than a prefix of the value.
-    let bytes_max = match (u32::try_from(start), u32::try_from(end)) {
-        (Ok(_), Ok(end)) => end.saturating_add(1),
-        _ => u32::MAX,
-    };
-    Ok((bytes_max, ReplyForm::Range { start, end }))
+    Ok((part_to_read(start, end), ReplyForm::Range { start, end }))
 }
 
 /// Parses the arguments of SETRANGE.

@@ -371,7 +371,7 @@ impl TransactionView {
     pub(crate) fn execute(&mut self, command: SsdCommand) -> Result<SsdCompletion, Status> {
         let mut completion = SsdCompletion::new(0, Status::SUCCESS);
         match command {
-            SsdCommand::Retrieve { key, sink, bytes_max, .. } => {
+            SsdCommand::Retrieve { key, sink, offset, bytes_max, .. } => {
                 check_key(&key)?;
                 let (ValueSink::Bytes(mut sink), value) =
                     (sink, self.read(&key, KeyDetail::Value, &mut completion))
@@ -379,9 +379,10 @@ impl TransactionView {
                     unreachable!("a RESP client lends no memory")
                 };
                 if let Some(value) = value {
-                    let length = value.len().min(to_usize(bytes_max.into()));
+                    let rest = value.get(to_usize(offset.into())..).unwrap_or_default();
+                    let length = rest.len().min(to_usize(bytes_max.into()));
                     self.copied += length;
-                    sink.extend_from_slice(&value[..length]);
+                    sink.extend_from_slice(&rest[..length]);
                 }
                 completion.sink = sink;
             }

@@ -12,6 +12,7 @@ fn keys_queues_and_blocks_pass_the_behaviour_suite() {
     let folder = tempfile::tempdir().unwrap();
     let host = AttachHost::start(folder.path(), GrantPolicy::new([]), media());
     let mut client = host.client();
+    assert!(client.namespace().retrieve_options);
     device_behaviour::keys(&mut client);
     device_behaviour::queues(&mut client);
     device_behaviour::blocks(&mut client);

@@ -17,6 +17,7 @@ const DIGESTS: DigestSettings = DigestSettings { header: DigestMode::On, data: D
 fn keys_and_queues_pass_the_behaviour_suite() {
     let node = TcpTestNode::start();
     let mut client = node.client(DigestSettings::default());
+    assert!(client.namespace().retrieve_options, "Identify announces the options");
     device_behaviour::keys(&mut client);
     device_behaviour::queues(&mut client);
 }

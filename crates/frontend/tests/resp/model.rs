@@ -214,9 +214,9 @@ impl KvDeviceModel {
                 }
                 needs = self.last_sequence(namespace, &key);
             }
-            SsdCommand::Retrieve { key, sink, bytes_max, release } => {
+            SsdCommand::Retrieve { key, sink, offset, bytes_max, release, .. } => {
                 completion.sink = owned(sink);
-                self.read_record(namespace, &key, Some(bytes_max), wall, &mut completion);
+                self.read_record(namespace, &key, Some((offset, bytes_max)), wall, &mut completion);
                 if release == ReadRelease::WhenDurable {
                     needs = self.last_sequence(namespace, &key);
                 }
@@ -279,7 +279,7 @@ impl KvDeviceModel {
         &mut self,
         namespace: NamespaceId,
         key: &[u8],
-        bytes_max: Option<u32>,
+        part: Option<(u32, u32)>,
         wall: UnixMillis,
         completion: &mut SsdCompletion,
     ) {
@@ -290,9 +290,9 @@ impl KvDeviceModel {
         completion.value_bytes = u32::try_from(record.value.len()).unwrap();
         completion.sequence = Sequence(record.sequence);
         completion.expiry_ms = record.expiry_ms;
-        if let Some(bytes_max) = bytes_max {
-            let count = record.value.len().min(bytes_max as usize);
-            completion.sink.extend_from_slice(&record.value[..count]);
+        if let Some((offset, bytes_max)) = part {
+            let rest = record.value.iter().skip(offset as usize).take(bytes_max as usize);
+            completion.sink.extend(rest);
         }
     }
 

@@ -10,7 +10,7 @@ use headwater_nvme::queue_pair::SleepDecision;
 use headwater_nvme::spec::kv::{DataPointer, InlineKey, StoreOptions, exist, flush, list, retrieve, store};
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::{
-    FrontEndId, NamespaceId, ReadRelease, RecordExpiry, SsdCommand, ValueSink, WriteCondition,
+    FrontEndId, NamespaceId, ReadCaching, ReadRelease, RecordExpiry, SsdCommand, ValueSink, WriteCondition,
 };
 use std::os::fd::AsFd as _;
 
@@ -42,7 +42,9 @@ fn a_value_stored_by_a_guest_is_visible_to_every_other_front_end() {
     let get = SsdCommand::Retrieve {
         key: b"guest"[..].into(),
         sink: ValueSink::Bytes(Vec::new()),
+        offset: 0,
         bytes_max: u32::MAX,
+        caching: ReadCaching::ByLength,
         release: ReadRelease::WhenDurable,
     };
     node.device.submit(other, NamespaceId::FIRST, 7, get).unwrap();

@@ -4,7 +4,7 @@ use crate::driver::{DATA, DoorbellMode, SHADOW, SLOTS, start};
 use crate::hypervisor::VfioTestNode;
 use headwater_nvme::spec::kv::{DataPointer, InlineKey, StoreOptions, retrieve, store};
 use headwater_nvme::spec::status::Status;
-use headwater_ssd::command::{FrontEndId, NamespaceId, ReadRelease, SsdCommand, ValueSink};
+use headwater_ssd::command::{FrontEndId, NamespaceId, ReadCaching, ReadRelease, SsdCommand, ValueSink};
 use headwater_testkit::unsealed_memory::unsealed_files;
 use rustix::fs::ftruncate;
 
@@ -94,7 +94,14 @@ fn store_in_flight_during_a_truncation_stores_nothing() {
     let other = FrontEndId(9);
     let read = |node: &mut VfioTestNode| {
         let (key, sink) = (b"unsealed"[..].into(), ValueSink::Bytes(Vec::new()));
-        let get = SsdCommand::Retrieve { key, sink, bytes_max: 4_096, release: ReadRelease::WhenDurable };
+        let get = SsdCommand::Retrieve {
+            key,
+            sink,
+            offset: 0,
+            bytes_max: 4_096,
+            caching: ReadCaching::ByLength,
+            release: ReadRelease::WhenDurable,
+        };
         node.device.submit(other, NamespaceId::FIRST, 1, get).unwrap();
         node.run_until_idle();
         let found = node.device.next_completion(other).unwrap();

@@ -8,7 +8,9 @@ use headwater_testkit::device_behaviour;
 
 #[test]
 fn keys_in_memory() {
-    device_behaviour::keys(&mut Device::open("mem:64MiB").unwrap());
+    let mut device = Device::open("mem:64MiB").unwrap();
+    assert!(device.namespace().retrieve_options);
+    device_behaviour::keys(&mut device);
 }
 
 #[test]

@@ -149,6 +149,7 @@ fn read_properties(file: &File, id: u32, disk: &Path) -> Result<ClientNamespace,
                 size: bytes / u64::from(block_bytes),
                 writable: true,
                 blocks: None,
+                retrieve_options: false,
             }),
             _ => Err(IoError::Denied {
                 reason: format!(
@@ -221,8 +222,14 @@ mod tests {
         let disk = folder.path().join("nvme0n1");
         let part = folder.path().join("nvme0n1p2");
         std::fs::create_dir(&part).unwrap();
-        let facts =
-            |block_bytes, size| ClientNamespace { id: 1, block_bytes, size, writable: true, blocks: None };
+        let facts = |block_bytes, size| ClientNamespace {
+            id: 1,
+            block_bytes,
+            size,
+            writable: true,
+            blocks: None,
+            retrieve_options: false,
+        };
         let set = |start: &str, size: &str| {
             std::fs::write(part.join("start"), start).unwrap();
             std::fs::write(part.join("size"), size).unwrap();

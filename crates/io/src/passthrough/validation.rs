@@ -143,7 +143,14 @@ mod tests {
     const WINDOW: BlockWindow = BlockWindow { start: 1 << 33, blocks: 100 };
 
     fn facts() -> ClientNamespace {
-        ClientNamespace { id: 7, block_bytes: 512, size: WINDOW.blocks, writable: true, blocks: None }
+        ClientNamespace {
+            id: 7,
+            block_bytes: 512,
+            size: WINDOW.blocks,
+            writable: true,
+            blocks: None,
+            retrieve_options: false,
+        }
     }
 
     fn buffer(bytes: usize) -> Buffer {

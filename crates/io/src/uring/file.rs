@@ -93,7 +93,14 @@ impl BlockFile {
             let name = path.display();
             format!("{name}: the file system has no direct I/O: transfers are copied through the page cache")
         });
-        let facts = ClientNamespace { id: NAMESPACE, block_bytes: align.block, size, writable, blocks: None };
+        let facts = ClientNamespace {
+            id: NAMESPACE,
+            block_bytes: align.block,
+            size,
+            writable,
+            blocks: None,
+            retrieve_options: false,
+        };
         let memory_align = if direct { align.memory } else { 1 };
         let (transfer_bytes_max, segments_max) = if options.poll {
             // Kernels up to 6.1 retry a polled transfer forever if it has to be split.

@@ -168,6 +168,7 @@ pub(crate) fn facts() -> ClientNamespace {
         size: FIRST + BLOCKS + 5,
         writable: true,
         blocks: Some((FIRST, FIRST + BLOCKS)),
+        retrieve_options: false,
     }
 }
 

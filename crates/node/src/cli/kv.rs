@@ -7,7 +7,7 @@ use super::failure::{CommandFailure, write_json, write_line, write_output};
 use crate::config::read_client_password;
 use crate::kv::resp_client::NodeEndpoint;
 use crate::kv::target::live::LiveTarget;
-use crate::kv::target::{KeyValueRecord, KvTarget, ScanCursor, StoreResult};
+use crate::kv::target::{KeyValueRecord, KvRange, KvTarget, ScanCursor, StoreResult};
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use headwater_ssd::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
@@ -25,6 +25,7 @@ Examples:
   headwater kv put greeting hello           store a value
   headwater kv put photo @cat.jpg           store a file
   headwater kv get photo > cat.jpg          read it back
+  headwater kv get photo --offset 6 --length 4    read a part of it
   headwater kv scan --match 'user:*'        list keys
   headwater kv load /usr/share --manifest share.jsonl
   headwater kv dump --verify share.jsonl    check every acknowledged file
@@ -84,6 +85,12 @@ pub enum KvOp {
         /// Write to this file instead of standard output
         #[arg(short, long, value_name = "FILE")]
         output: Option<PathBuf>,
+        /// First byte of the value to print; nothing from its end on
+        #[arg(long, value_name = "BYTES")]
+        offset: Option<u32>,
+        /// Maximum number of bytes to print
+        #[arg(long, value_name = "BYTES")]
+        length: Option<u32>,
     },
     /// Delete keys; `-` reads them from standard input, one a line
     Del {
@@ -138,7 +145,11 @@ pub fn run(args: KvArgs) -> Result<(), CommandFailure> {
 fn execute_operation(target: &mut dyn KvTarget, op: KvOp) -> Result<(), CommandFailure> {
     match op {
         KvOp::Put { key, value, ttl } => put(target, key, value, ttl),
-        KvOp::Get { key, output } => get(target, key, output),
+        KvOp::Get { key, output, offset: None, length: None } => get(target, key, output),
+        KvOp::Get { key: KeyArgument(key), output, offset, length } => {
+            let range = KvRange { offset: offset.unwrap_or(0), bytes_max: length.unwrap_or(u32::MAX) };
+            write_value(target.get_range(&key, range)?, output)
+        }
         KvOp::Del { keys, json } => del(target, &keys, json),
         KvOp::Exists { keys, json } => exists(target, &keys, json),
         KvOp::Scan { pattern, limit, json } => scan(target, pattern.as_deref(), limit, json),
@@ -213,6 +224,10 @@ fn get(
         found = value;
         Ok(())
     })?;
+    write_value(found, output)
+}
+
+fn write_value(found: Option<Vec<u8>>, output: Option<PathBuf>) -> Result<(), CommandFailure> {
     let value = found.ok_or_else(|| CommandFailure::failed("no such key"))?;
     match output {
         None => write_output(&value),

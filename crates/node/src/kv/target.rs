@@ -30,6 +30,15 @@ impl std::fmt::Debug for KeyValueRecord {
     }
 }
 
+/// The part of a value that a read returns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KvRange {
+    /// Its first byte. There is nothing to read from the end of the value on.
+    pub offset: u32,
+    /// Its most bytes.
+    pub bytes_max: u32,
+}
+
 /// The result of storing one record of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoreResult {
@@ -80,6 +89,12 @@ pub trait KvTarget {
     /// # Errors
     /// When the target fails.
     fn get(&mut self, keys: &[Vec<u8>], answer: OnFound<'_>) -> Result<(), KvError>;
+
+    /// Reads a part of a value; `None` if the key does not exist.
+    ///
+    /// # Errors
+    /// When the target fails.
+    fn get_range(&mut self, key: &[u8], range: KvRange) -> Result<Option<Vec<u8>>, KvError>;
 
     /// Returns the wall time in milliseconds at which each key expires, or `None` for never or no such key.
     ///

@@ -4,8 +4,8 @@ use bytes::Bytes;
 use headwater_host::clock::{Clock, UnixMillis};
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::{
-    FrontEndId, NamespaceId, ReadRelease, RecordExpiry, SsdCommand, SsdCompletion, ValueSink, ValueSource,
-    WriteCondition,
+    FrontEndId, NamespaceId, ReadCaching, ReadRelease, RecordExpiry, SsdCommand, SsdCompletion, ValueSink,
+    ValueSource, WriteCondition,
 };
 use headwater_ssd::engine::{DeviceConfig, SsdDevice, StartTime};
 use headwater_ssd::media::file::{FileMedia, FileOptions};
@@ -165,7 +165,9 @@ impl FileHost {
         let completion = self.run(SsdCommand::Retrieve {
             key: Bytes::copy_from_slice(key.as_bytes()),
             sink: ValueSink::Bytes(Vec::new()),
+            offset: 0,
             bytes_max: u32::MAX,
+            caching: ReadCaching::ByLength,
             release: ReadRelease::WhenDurable,
         });
         match completion.status {

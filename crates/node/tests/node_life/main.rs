@@ -80,6 +80,31 @@ fn data_survives_sigterm_and_restart() {
 }
 
 #[test]
+fn parts_of_a_value_are_read_from_a_live_node_and_from_a_stopped_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = RunningNode::start(dir.path(), &[]);
+    let data = node.data();
+    assert_eq!(node.kv(&["put", "greeting", "hello, world"]).status.code(), Some(0));
+    let parts = [
+        (&["--offset", "7"][..], &b"world"[..]),
+        (&["--length", "5"], b"hello"),
+        (&["--offset", "7", "--length", "3"], b"wor"),
+        (&["--offset", "12"], b""),
+        (&["--length", "0"], b""),
+    ];
+    for (options, part) in parts {
+        let found = node.kv(&[&["get", "greeting"][..], options].concat());
+        assert_eq!((found.status.code(), &found.stdout[..]), (Some(0), part), "{options:?}");
+    }
+    assert_eq!(node.kv(&["get", "other", "--offset", "1"]).status.code(), Some(1));
+    node.stop();
+    for (options, part) in parts {
+        let found = headwater(&[&["kv", "--data", data.as_str(), "get", "greeting"][..], options].concat());
+        assert_eq!((found.status.code(), &found.stdout[..]), (Some(0), part), "{options:?}");
+    }
+}
+
+#[test]
 fn second_process_on_a_data_directory_is_refused_with_the_holders_pid() {
     let dir = tempfile::tempdir().unwrap();
     let node = RunningNode::start(dir.path(), &[]);

@@ -7,6 +7,7 @@
 use super::capabilities::ControllerCapabilities;
 use crate::data_pointer::PageBytes;
 use crate::spec::identify::{IdentifyController, IdentifyKv, IdentifyNvm, KvFormat};
+use crate::spec::kv::has_retrieve_options;
 use crate::spec::status::Status;
 use headwater_host::width::narrow;
 use zerocopy::FromBytes;
@@ -148,6 +149,8 @@ pub enum NamespaceKind {
         key_bytes_max: u16,
         /// Longest value.
         value_bytes_max: u32,
+        /// True if a Retrieve has the vendor specific options.
+        retrieve_options: bool,
     },
     /// Unsupported content.
     Unusable(NamespaceFault),
@@ -246,6 +249,7 @@ impl ScannedNamespace {
             bytes: identify.size.get(),
             key_bytes_max: format.key_bytes_max.get(),
             value_bytes_max: format.value_bytes_max.get(),
+            retrieve_options: has_retrieve_options(&identify.vendor),
         };
         let is_there = identify.size.get() != 0 || format.key_bytes_max.get() != 0;
         is_there.then_some(Self { id, kind, is_writable: identify.attributes & WRITE_PROTECTED == 0 })
@@ -323,9 +327,13 @@ mod tests {
                 bytes: 1 << 30,
                 key_bytes_max: bytes,
                 value_bytes_max: u32::from(bytes) << 10,
+                retrieve_options: false,
             };
             assert_eq!(found.kind, expected);
         }
+        page.vendor[..5].copy_from_slice(b"\x01HWKV");
+        let found = ScannedNamespace::parse_key_value(3, page.as_bytes()).unwrap().kind;
+        assert!(matches!(found, NamespaceKind::KeyValue { retrieve_options: true, .. }));
     }
 
     #[test]

@@ -70,7 +70,7 @@ impl fmt::Debug for InlineKey {
 }
 
 /// CDW11 15:8. In a Store: the conditions and the compression hint (figure 29). In a Retrieve: bit 8 requests raw data
-/// (figure 19).
+/// (figure 19), and bits 15 and 14, which the specification reserves, are vendor specific.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StoreOptions(pub u8);
 
@@ -85,6 +85,11 @@ impl StoreOptions {
     pub const NO_COMPRESSION: Self = Self(1 << 2);
     /// Bit 8 of a Retrieve: return the value as stored, not decompressed.
     pub const RETRIEVE_RAW: Self = Self(1);
+    /// Bit 15 of a Retrieve, vendor specific: the value is read from the byte on whose number is in CDW12. Without it CDW12 is
+    /// reserved.
+    pub const RETRIEVE_FROM: Self = Self(1 << 7);
+    /// Bit 14 of a Retrieve, vendor specific: the pages of a long value that are read stay in device DRAM.
+    pub const RETRIEVE_KEEP: Self = Self(1 << 6);
 
     /// Returns true if every bit of `other` is set in `self`.
     #[must_use]
@@ -124,6 +129,39 @@ pub fn retrieve(namespace: u32, key: InlineKey, buffer: DataPointer) -> Submissi
     let mut entry = entry_with_data(IoOpcode::Retrieve, namespace, buffer);
     key.write_to(&mut entry, StoreOptions::NONE);
     entry
+}
+
+/// Builds a Retrieve entry of a part of a value with vendor specific options: the bytes from `offset` on, and
+/// [`StoreOptions::RETRIEVE_KEEP`] or [`StoreOptions::NONE`]. Without an option, and with an offset of 0, it is the entry that
+/// every device accepts. A device that has no such options may refuse the entry, or ignore them: see
+/// [`RETRIEVE_VENDOR_OPTIONS`].
+#[must_use]
+pub fn retrieve_part(
+    namespace: u32,
+    key: InlineKey,
+    buffer: DataPointer,
+    (offset, options): (u32, StoreOptions),
+) -> SubmissionEntry {
+    let mut entry = entry_with_data(IoOpcode::Retrieve, namespace, buffer);
+    let from = if offset > 0 { StoreOptions::RETRIEVE_FROM } else { StoreOptions::NONE };
+    key.write_to(&mut entry, options.union(from));
+    entry.cdw12 = U32::new(offset);
+    entry
+}
+
+/// Bit 0 of the first vendor specific byte of Identify Namespace of a key space: the device has the vendor specific options of
+/// Retrieve, [`StoreOptions::RETRIEVE_FROM`] and [`StoreOptions::RETRIEVE_KEEP`]. It counts with [`VENDOR_SIGNATURE`] only.
+pub const RETRIEVE_VENDOR_OPTIONS: u8 = 1;
+
+/// The four bytes behind it, by which a host tells this vendor's byte from that of another vendor.
+pub const VENDOR_SIGNATURE: [u8; 4] = *b"HWKV";
+
+/// Returns true if the vendor specific bytes of Identify Namespace of a key space announce the vendor specific options of
+/// Retrieve.
+#[must_use]
+pub fn has_retrieve_options(vendor: &[u8]) -> bool {
+    let [features, signature @ ..] = vendor else { return false };
+    features & RETRIEVE_VENDOR_OPTIONS != 0 && signature.starts_with(&VENDOR_SIGNATURE)
 }
 
 /// Builds a List entry that starts at `from`, or at the first key in the device's order.
@@ -295,6 +333,29 @@ mod tests {
             assert_eq!(back.as_bytes(), key);
             assert_eq!(entry.kv_options(), StoreOptions::ONLY_IF_ABSENT);
             assert_eq!(entry.cdw11.get() >> 16, 0, "reserved");
+        }
+    }
+
+    #[test]
+    fn retrieve_of_a_part_names_its_first_byte_in_dword_12() {
+        let key = InlineKey::new(b"key").unwrap();
+        let buffer = DataPointer { address: 0x1000, bytes: 700 };
+        assert_eq!(retrieve_part(1, key, buffer, (0, StoreOptions::NONE)), retrieve(1, key, buffer));
+        let part = retrieve_part(1, key, buffer, (9, StoreOptions::NONE));
+        assert_eq!((part.cdw11.get(), part.cdw12.get()), (3 | 1 << 15, 9));
+        assert_eq!(part.kv_data_bytes(), 700);
+        let kept = retrieve_part(1, key, buffer, (9, StoreOptions::RETRIEVE_KEEP));
+        assert_eq!((kept.cdw11.get(), kept.cdw12.get()), (3 | 1 << 15 | 1 << 14, 9));
+        let kept = retrieve_part(1, key, buffer, (0, StoreOptions::RETRIEVE_KEEP));
+        assert_eq!((kept.cdw11.get(), kept.cdw12.get()), (3 | 1 << 14, 0));
+    }
+
+    #[test]
+    fn vendor_options_count_with_their_signature_only() {
+        assert!(has_retrieve_options(b"\x01HWKV\0"));
+        assert!(has_retrieve_options(b"\xFFHWKV"));
+        for other in [&b""[..], b"\x01", b"\x01HWK", b"\0HWKV", b"\xFEHWKV", b"\x01hwkv\0", &[0; 256]] {
+            assert!(!has_retrieve_options(other), "{other:?}");
         }
     }
 

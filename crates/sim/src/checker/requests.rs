@@ -51,8 +51,10 @@ impl DeviceChecker {
             }
             SsdCommand::BatchAcross { writes, runs } => write(self.batch_across(writes, runs), false),
             SsdCommand::Clear => write(self.clear(namespace).collect(), false),
-            SsdCommand::Retrieve { key, bytes_max, release, .. } => {
-                CheckedKind::Read { key: key.clone(), whole_below: *bytes_max, release: *release }
+            SsdCommand::Retrieve { key, offset, bytes_max, release, .. } => {
+                // The fingerprint of a part is not known.
+                let whole_below = if *offset == 0 { *bytes_max } else { 0 };
+                CheckedKind::Read { key: key.clone(), whole_below, release: *release }
             }
             SsdCommand::Exist { key, release } => CheckedKind::Exist { key: key.clone(), release: *release },
             SsdCommand::List { .. } => CheckedKind::List,

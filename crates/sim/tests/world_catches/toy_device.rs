@@ -275,10 +275,12 @@ impl<const FLAW: usize> ToyDevice<FLAW> {
             }
             SsdCommand::Batch { writes } => self.batch(namespace, token, writes, (now, wall)),
             SsdCommand::Clear => self.write(namespace, token, vec![ToyOp::Clear(namespace.0)], now),
-            SsdCommand::Retrieve { key, bytes_max, .. } => {
-                ToyWait::Ready(self.read((namespace, &key), token, bytes_max, wall))
+            SsdCommand::Retrieve { key, offset, bytes_max, .. } => {
+                ToyWait::Ready(self.read((namespace, &key), token, (offset, bytes_max), wall))
             }
-            SsdCommand::Exist { key, .. } => ToyWait::Ready(self.read((namespace, &key), token, 0, wall)),
+            SsdCommand::Exist { key, .. } => {
+                ToyWait::Ready(self.read((namespace, &key), token, (0, 0), wall))
+            }
             SsdCommand::List { position, keys_max } => {
                 ToyWait::Ready(self.list((namespace, position, keys_max), token, wall))
             }
@@ -328,7 +330,7 @@ impl<const FLAW: usize> ToyDevice<FLAW> {
         &self,
         (namespace, key): (NamespaceId, &Bytes),
         token: u64,
-        bytes_max: u32,
+        (offset, bytes_max): (u32, u32),
         wall: UnixMillis,
     ) -> SsdCompletion {
         let Some(record) = self.find(namespace, key, wall) else {
@@ -338,8 +340,7 @@ impl<const FLAW: usize> ToyDevice<FLAW> {
         read.value_bytes = u32::try_from(record.value.len()).unwrap();
         read.sequence = Sequence(record.sequence);
         read.expiry_ms = record.expiry;
-        let shown = record.value.len().min(bytes_max as usize);
-        read.sink.extend_from_slice(&record.value[..shown]);
+        read.sink.extend(record.value.iter().skip(offset as usize).take(bytes_max as usize));
         read
     }
 

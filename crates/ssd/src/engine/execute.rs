@@ -41,6 +41,7 @@ use crate::mutant::{Mutant, mutant};
 use crate::namespace::NamespaceKind;
 use bytes::Bytes;
 use headwater_nvme::spec::status::Status;
+use long_value::WantedPart;
 
 /// The condition under which a completion may be released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,9 +118,10 @@ pub(crate) fn execute<M: Media>(
             ftl,
             &KeyTarget { condition: *condition, ..KeyTarget::unconditional(namespace, hash, key) },
         ),
-        SsdCommand::Retrieve { key, sink, bytes_max, release } => {
+        SsdCommand::Retrieve { key, sink, offset, bytes_max, caching, release } => {
             let target = KeyTarget::unconditional(namespace, hash, key);
-            retrieve(ftl, &target, (sink, *bytes_max), *release, &mut operation.value_progress)
+            let part = WantedPart { offset: *offset, bytes_max: *bytes_max, caching: *caching };
+            retrieve(ftl, &target, (sink, part), *release, &mut operation.value_progress)
         }
         SsdCommand::OpenValue { key, reader } => {
             value_parts::open(ftl, &KeyTarget::unconditional(namespace, hash, key), (front_end, reader))
@@ -452,7 +454,7 @@ fn lookup_outcome<M: Media>(
 fn retrieve<M: Media>(
     ftl: &mut Ftl<M>,
     one: &KeyTarget<'_>,
-    (sink, bytes_max): (&mut ValueSink, u32),
+    (sink, part): (&mut ValueSink, WantedPart),
     release: ReadRelease,
     progress: &mut Option<ValueProgress>,
 ) -> Result<ExecutionOutcome, StallReason> {
@@ -461,11 +463,11 @@ fn retrieve<M: Media>(
     let found = found.filter(|found| !ftl.expired(found));
     if let Some(FoundRecord { entry, header: Some(header) }) = found {
         let intact = if header.extents > 0 {
-            extent_value::read_part(ftl, (entry, &header), (sink, bytes_max), progress)?
+            extent_value::read_part(ftl, (entry, &header), (sink, part), progress)?
         } else if long_value::is_read_in_parts(&header, sink, progress.as_ref()) {
-            long_value::read_part(ftl, (entry, &header), (sink, bytes_max), progress)?
+            long_value::read_part(ftl, (entry, &header), (sink, part), progress)?
         } else {
-            ftl.read_value(entry, &header, sink, SinkRange::front(bytes_max))?
+            ftl.read_value(entry, &header, sink, SinkRange::part(part.offset, part.bytes_max))?
         };
         if !intact {
             outcome.completion.status = Status::UNRECOVERED_ERROR;

@@ -4,8 +4,8 @@
 //! Invariant: of the operations that hold a key, only the first one runs.
 
 use crate::command::{
-    BatchWrite, FrontEndId, LbaRange, ListPosition, ListedKey, NamespaceId, Sequence, SsdCommand,
-    SsdCompletion, ValueSink,
+    BatchWrite, FrontEndId, LbaRange, ListPosition, ListedKey, NamespaceId, ReadCaching, Sequence,
+    SsdCommand, SsdCompletion, ValueSink,
 };
 use crate::engine::batch_keys::{BatchChecks, BatchKeys, SHORT_BATCH_WRITES, names_key_twice};
 use crate::engine::batch_namespaces::{BatchNamespaces, NamespaceSet};
@@ -118,7 +118,7 @@ pub(crate) struct BlockProgress {
 pub(crate) struct ValueProgress {
     /// Sequence of the record.
     pub(crate) sequence: Sequence,
-    /// Bytes of the value that were read.
+    /// Bytes that were read: of the value if it lies in the log, of the part that the command wants if it lies in extents.
     pub(crate) bytes_done: usize,
     /// Checksum of the record up to there, if it lies in the log.
     pub(crate) crc: u32,
@@ -326,6 +326,15 @@ impl DeviceOperation {
     #[inline]
     pub(crate) fn reads_value(&self) -> bool {
         matches!(&self.work, OperationWork::Command(SsdCommand::Retrieve { .. } | SsdCommand::Read { .. }))
+    }
+
+    /// Returns the use of device DRAM for the pages of extents that it reads.
+    #[inline]
+    pub(crate) fn caching(&self) -> ReadCaching {
+        match &self.work {
+            OperationWork::Command(SsdCommand::Retrieve { caching, .. }) => *caching,
+            _ => ReadCaching::ByLength,
+        }
     }
 
     /// Returns the status of a failed read of one of its pages.

@@ -323,7 +323,8 @@ impl<M: Media> SsdDevice<M> {
             result
         };
         if !matches!(result, Err(StallReason::Pages(_))) {
-            operation.read_runs.drain(..).for_each(|run| self.ftl.put_back_run(run));
+            let caching = operation.caching();
+            operation.read_runs.drain(..).for_each(|run| self.ftl.put_back_run(run, caching));
         }
         let is_turn = matches!(result, Err(StallReason::Turn));
         // The pages of the other parts stay in memory until all are copied; the plan of a batch needs none again.

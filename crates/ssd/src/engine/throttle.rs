@@ -206,7 +206,9 @@ impl<M: Media> SsdDevice<M> {
             SsdCommand::Store { value: data, .. }
             | SsdCommand::Write { data, .. }
             | SsdCommand::Compare { data, .. } => data.len() as u64,
-            SsdCommand::Retrieve { bytes_max, .. } => stored().min(u64::from(*bytes_max)),
+            SsdCommand::Retrieve { offset, bytes_max, .. } => {
+                stored().saturating_sub(u64::from(*offset)).min(u64::from(*bytes_max))
+            }
             SsdCommand::OpenValue { .. } => stored(),
             SsdCommand::Batch { writes } => writes.iter().map(BatchWrite::value_bytes).sum(),
             SsdCommand::BatchAcross { writes, runs } => {

@@ -5,6 +5,7 @@
 //! the value in an intact record.
 
 use super::{Ftl, RecordPieces, StallReason};
+use crate::command::ReadCaching;
 use crate::log::extent_list::Extent;
 use crate::log::extent_reads::{EndedRun, ExtentRun, ReadRun};
 use crate::log::flash_log::EXTENT_JOB_PAGES;
@@ -48,10 +49,10 @@ impl<M: Media> Ftl<M> {
     /// some: the caller drops them, unless it stalls on [moves](StallReason::Moves), which name what they copy.
     pub(crate) fn read_range(
         &mut self,
-        address: RecordAddress,
-        header: &RecordHeader,
+        (address, header): (RecordAddress, &RecordHeader),
         range: Range<usize>,
         (sink, mut to): (&mut MoveMemory, usize),
+        caching: ReadCaching,
     ) -> Result<RangeRead, StallReason> {
         let in_extents = range.start..range.end.min(header.extent_bytes());
         let runs = if in_extents.is_empty() {
@@ -71,7 +72,8 @@ impl<M: Media> Ftl<M> {
             return Err(self.stall_for(missing));
         }
         self.check_runs(&runs)?;
-        let copied = if self.flash.has_channels() {
+        // A job of a channel has the frames until it ends, and returns them without the numbers of their pages.
+        let copied = if self.flash.has_channels() && caching == ReadCaching::ByLength {
             self.start_copies(&runs, &in_extents, (sink, to))?
         } else {
             self.copy_runs(&runs, &in_extents, (sink, to))?
@@ -140,6 +142,7 @@ impl<M: Media> Ftl<M> {
                     pages += 1;
                 }
                 if pages > 0 {
+                    self.read_runs[at].mark_proven(in_run..in_run + pages);
                     return Ok(Some((pages, place)));
                 }
                 // It may have been another page: it is read once more, by itself.
@@ -185,24 +188,20 @@ impl<M: Media> Ftl<M> {
 
     /// Checks that every page of these runs is in memory.
     fn check_runs(&self, runs: &[ExtentRun]) -> Result<(), StallReason> {
-        let (mut missing, mut alone) = (Vec::<ExtentRun>::new(), Vec::new());
+        let (mut missing, mut alone) = (Vec::new(), Vec::new());
         for (run, nth) in runs.iter().flat_map(|run| (0..run.pages).map(move |nth| (run, nth))) {
             let page = run.page(nth);
             match self.place_of(run.extent, page) {
                 ExtentPage::InRun(..) | ExtentPage::InMemory => {}
                 ExtentPage::Failed => alone.push(page),
-                ExtentPage::Missing => match missing.last_mut() {
-                    Some(last) if last.extent == run.extent && last.page(last.pages) == page => {
-                        last.pages += 1;
-                    }
-                    _ => missing.push(ExtentRun { extent: run.extent, first: page.page, pages: 1 }),
-                },
+                ExtentPage::Missing => missing.push(page),
             }
         }
         if !missing.is_empty() && alone.is_empty() && !self.flash.traits().addressable {
-            return Err(StallReason::Runs(missing));
+            // Pages that an earlier reader kept may leave while the missing ones are read. All are read, so that one round is enough.
+            return Err(StallReason::Runs(runs.to_vec()));
         }
-        alone.extend(missing.iter().flat_map(|run| (0..run.pages).map(|nth| run.page(nth))));
+        alone.append(&mut missing);
         if alone.is_empty() { Ok(()) } else { Err(self.stall_for(alone)) }
     }
 
@@ -245,9 +244,13 @@ impl<M: Media> Ftl<M> {
         self.flash.take_ended_runs()
     }
 
-    /// Takes a run back that its operation has used or does not need.
-    pub(crate) fn put_back_run(&mut self, run: ReadRun) {
-        self.flash.put_back_run(run);
+    /// Takes a run back that its operation has used or does not need. With [`ReadCaching::Keep`] its proven pages stay in device
+    /// DRAM.
+    pub(crate) fn put_back_run(&mut self, run: ReadRun, caching: ReadCaching) {
+        match caching {
+            ReadCaching::ByLength => self.flash.put_back_run(run),
+            ReadCaching::Keep => self.flash.keep_run(run),
+        }
     }
 
     /// Exchanges the runs of the present caller. During a call they are here.

@@ -9,7 +9,7 @@
 //! the record before it.
 
 use super::garbage_collector::page_of;
-use super::{FoundRecord, Ftl, StallReason};
+use super::{FoundRecord, Ftl, SinkRange, StallReason};
 use crate::command::{NamespaceId, ValueSink};
 use crate::index::{IndexEntry, KeyHash, RecordIndex};
 use crate::log::record::{HEADER_BYTES, RecordAddress, RecordHeader, UNIT_BYTES};
@@ -31,22 +31,6 @@ pub(crate) enum RecordPart {
     Key,
     /// The whole record: to read its value.
     Whole,
-}
-
-/// The offset of a value in a sink, and its largest length.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct SinkRange {
-    /// Bytes of client memory before the value; a vector is always appended to.
-    pub(crate) offset: usize,
-    /// Most bytes to copy, from the start of the value.
-    pub(crate) bytes_max: u32,
-}
-
-impl SinkRange {
-    /// Returns the range at the start of the sink.
-    pub(crate) const fn front(bytes_max: u32) -> Self {
-        Self { offset: 0, bytes_max }
-    }
 }
 
 /// An iterator over the pieces of a range of a record's bytes, page by page.
@@ -391,7 +375,7 @@ impl<M: Media> Ftl<M> {
         })
     }
 
-    /// Copies the start of a record's value to `sink`. Returns true if the whole record is intact. If it is not, or
+    /// Copies a part of a record's value to `sink`. Returns true if the whole record is intact. If it is not, or
     /// pages are missing, appended bytes are removed again; the contents of client memory are undefined.
     pub(crate) fn read_value(
         &self,
@@ -403,25 +387,25 @@ impl<M: Media> Ftl<M> {
         if let Some(record) = self.whole_record(entry.address, header.payload_end()) {
             return Ok(self.copy_whole_value(record, header, sink, window));
         }
-        let key_end = HEADER_BYTES + usize::from(header.key_bytes);
+        let (skip, value_bytes) = window.bytes_of(header);
+        let part_at = HEADER_BYTES + usize::from(header.key_bytes) + skip;
         let stall = |_| self.all_pages(entry.address, header.payload_end());
         let mut crc = 0;
-        for piece in RecordPieces::new(self, entry.address, 4, key_end - 4) {
+        for piece in RecordPieces::new(self, entry.address, 4, part_at - 4) {
             crc = crc32c(crc, piece.map_err(stall)?);
         }
         self.prefetch_piece();
-        let value_bytes = header.value_bytes.min(window.bytes_max) as usize;
         let start = if let ValueSink::Bytes(bytes) = sink { bytes.len() } else { 0 };
         let copied = match sink {
-            ValueSink::Bytes(bytes) => self.append_value(entry.address, key_end, value_bytes, crc, bytes),
+            ValueSink::Bytes(bytes) => self.append_value(entry.address, part_at, value_bytes, crc, bytes),
             ValueSink::Client(segments) => {
                 let target = (&*segments, window.offset);
-                self.copy_value(entry.address, key_end, value_bytes, crc, target)
+                self.copy_value(entry.address, part_at, value_bytes, crc, target)
             }
         };
         let intact = copied.and_then(|(taken, crc)| {
-            let rest = header.value_bytes as usize - taken;
-            let mut pieces = RecordPieces::new(self, entry.address, key_end + taken, rest);
+            let rest = header.value_bytes as usize - skip - taken;
+            let mut pieces = RecordPieces::new(self, entry.address, part_at + taken, rest);
             pieces
                 .try_fold(crc, |crc, piece| Ok(crc32c(crc, piece?)))
                 .map(|crc| crc == header.crc || mutant(Mutant::ReadChecksumIgnored))

@@ -12,7 +12,7 @@ use super::evacuated_blocks::EraseLimits;
 use super::extent_reads::RangeRead;
 use super::held_values::{HashedKey, HeldValue, PartRead, ReaderName};
 use super::{FoundRecord, Ftl, RecordPart, RecordPieces, StallReason};
-use crate::command::{FrontEndId, ValueReader};
+use crate::command::{FrontEndId, ReadCaching, ValueReader};
 use crate::index::IndexEntry;
 use crate::log::record::{HEADER_BYTES, RecordAddress, RecordHeader};
 use crate::media::{BlockId, Media};
@@ -126,7 +126,8 @@ impl<M: Media> Ftl<M> {
             sink.reserve_exact(range.len() - copied);
             let mut memory = MoveMemory::Vec(std::mem::take(sink));
             let rest = range.start + copied..range.end;
-            let read = self.read_range(address, &header, rest, (&mut memory, copied));
+            let sink_at = (&mut memory, copied);
+            let read = self.read_range((address, &header), rest, sink_at, ReadCaching::ByLength);
             let is_moving = matches!(read, Err(StallReason::Moves(_)));
             // A job that goes on has the vector, and returns it.
             *sink = memory.into_vec().unwrap_or_default();

@@ -31,7 +31,7 @@ impl<M: Media> Ftl<M> {
         self.page(address.page())?.get(start..end)
     }
 
-    /// Copies the start of the value of a record on one page to `sink`. Returns true if the whole record is intact. If it is
+    /// Copies a part of the value of a record on one page to `sink`. Returns true if the whole record is intact. If it is
     /// not, appended bytes are removed again; the contents of client memory are undefined.
     #[inline]
     pub(super) fn copy_whole_value(
@@ -41,10 +41,11 @@ impl<M: Media> Ftl<M> {
         sink: &mut ValueSink,
         window: SinkRange,
     ) -> bool {
-        let (head, value) = record.split_at(HEADER_BYTES + usize::from(header.key_bytes));
+        let (skip, mut wanted) = window.bytes_of(header);
+        // What is before the part is checked with the key.
+        let (head, value) = record.split_at(HEADER_BYTES + usize::from(header.key_bytes) + skip);
         let mut crc = crc32c(0, &head[4..]);
         self.prefetch_piece();
-        let mut wanted = header.value_bytes.min(window.bytes_max) as usize;
         if let ValueSink::Client(segments) = sink {
             wanted = wanted.min(segments.bytes().saturating_sub(window.offset));
         }

@@ -6,6 +6,7 @@
 //! who copies it proves it, while its bytes are close to the processor. A page that was not read, or does not prove itself, is
 //! read again by [`PageReads`](super::page_reads::PageReads), which decides if it is damaged.
 
+use super::blocks::{BlockState, BlockTable};
 use super::extent_list::Extent;
 use super::page_cache::PageCache;
 use crate::media::geometry::{PAGES_PER_BLOCK, PageAddress};
@@ -14,11 +15,15 @@ use crate::media::{Media, MediaCompletion, MediaOp, PageState, RefusedOp};
 use headwater_dma::frame::MediaFrame;
 use headwater_host::clock::Nanos;
 use std::collections::VecDeque;
+use std::ops::Range;
 
 /// The part of device DRAM that runs may take, and the fewest pages that they may: those of an extent and one more, which bytes
 /// that do not begin with a page lie in.
 const RUNS_SHARE: usize = 4;
 const RUN_PAGES_MIN: usize = PAGES_PER_BLOCK + 1;
+
+/// A bit for each page of a block.
+const _: () = assert!(PAGES_PER_BLOCK <= u64::BITS as usize);
 
 /// Pages of an extent that lie behind each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,8 +51,10 @@ impl ExtentRun {
 #[derive(Debug)]
 pub(crate) struct ReadRun {
     pub(crate) run: ExtentRun,
-    /// The pages that were read, not proven.
+    /// The pages that were read.
     frames: Vec<Option<MediaFrame>>,
+    /// The pages that were proven since, a bit for each.
+    proven: u64,
 }
 
 impl ReadRun {
@@ -55,6 +62,13 @@ impl ReadRun {
     #[inline]
     pub(crate) fn page(&self, nth: u8) -> Option<&[u8]> {
         self.frames.get(usize::from(nth))?.as_deref()
+    }
+
+    /// Notes that these pages were proven.
+    pub(crate) fn mark_proven(&mut self, pages: Range<u8>) {
+        for nth in pages {
+            self.proven |= 1_u64 << nth;
+        }
     }
 
     /// Takes a page that was read, for a copy; [`put_frame`](Self::put_frame) puts it back, or
@@ -167,7 +181,7 @@ impl ExtentReads {
     fn start(&mut self, operation: usize, run: ExtentRun) {
         let mut frames = self.spare.pop().unwrap_or_default();
         frames.resize_with(usize::from(run.pages), || None);
-        let read = ReadRun { run, frames };
+        let read = ReadRun { run, frames, proven: 0 };
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(None);
             self.slots.len() - 1
@@ -227,6 +241,25 @@ impl ExtentReads {
         for frame in run.frames.drain(..).flatten() {
             self.return_frame(frame, dram);
         }
+        self.spare.push(run.frames);
+    }
+
+    /// Moves the proven pages of a run into the page cache, and takes the other frames back. A page whose block was erased or
+    /// reopened since, or is being erased, is another one by now.
+    pub(super) fn keep(&mut self, mut run: ReadRun, dram: &mut PageCache, blocks: &BlockTable) {
+        let extent = run.run.extent;
+        let block = blocks.get(extent.block);
+        let same_life = block.order == extent.order && block.state != BlockState::Erasing;
+        for nth in 0..run.run.pages {
+            let Some(frame) = run.take_frame(nth) else { continue };
+            if same_life && run.proven >> nth & 1 == 1 {
+                self.frames -= 1;
+                dram.insert(run.run.page(nth), frame);
+            } else {
+                self.return_frame(frame, dram);
+            }
+        }
+        run.frames.clear();
         self.spare.push(run.frames);
     }
 

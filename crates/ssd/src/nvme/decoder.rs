@@ -6,7 +6,8 @@
 //! accesses no client memory and allocates nothing.
 //!
 //! Opcodes 01h and 02h mean different commands on a key space and on a block namespace, so the namespace is looked up
-//! first. Reserved dwords are ignored, as hosts need not clear them; reserved values of fields are refused.
+//! first. Reserved dwords are ignored, as hosts need not clear them; reserved values of fields are refused. So the vendor
+//! specific offset of a Retrieve, in a reserved dword, counts only with an option bit that other devices of this kind refuse.
 //!
 //! # What this does not do
 //! It decodes no data pointer and looks up no key: [`IoCommand::data`] gives length and direction of the data, the
@@ -17,7 +18,7 @@ mod nvm;
 #[cfg(test)]
 mod tests;
 
-use crate::command::{NamespaceId, WriteCondition};
+use crate::command::{NamespaceId, ReadCaching, WriteCondition};
 use crate::limits::NAMESPACES;
 use crate::namespace::{Namespace, NamespaceKind};
 
@@ -52,10 +53,15 @@ pub enum IoOperation {
         /// The condition of the store.
         condition: WriteCondition,
     },
-    /// KV Retrieve (3.2.3): the front of the value into the buffer, its full length into dword 0 of the completion.
+    /// KV Retrieve (3.2.3): as much of the value as fits the buffer, from its front or from an offset on; its full length into
+    /// dword 0 of the completion.
     Retrieve {
         /// The key.
         key: InlineKey,
+        /// The first byte of the value to read: 0, or CDW12 if option bit 15 says so.
+        offset: u32,
+        /// The use of device DRAM: option bit 14 keeps the pages of a long value there.
+        caching: ReadCaching,
     },
     /// KV List (3.2.2): the complete keys that fit the buffer.
     List {

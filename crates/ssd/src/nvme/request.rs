@@ -15,8 +15,8 @@ mod completion_builder;
 mod tests;
 
 use crate::command::{
-    Fua, ListPosition, NamespaceId, ReadRelease, RecordExpiry, SsdCommand, ValueSink, ValueSource,
-    WriteCondition,
+    Fua, ListPosition, NamespaceId, ReadCaching, ReadRelease, RecordExpiry, SsdCommand, ValueSink,
+    ValueSource, WriteCondition,
 };
 use crate::config::Durability;
 use crate::engine::SsdDevice;
@@ -83,8 +83,8 @@ impl DeviceRequest {
                 store(keys.copy_key(key.as_bytes()), payload(data, need)?, condition),
                 CompletionBuilder::Status,
             ),
-            IoOperation::Retrieve { key } => request(
-                retrieve(keys.copy_key(key.as_bytes()), sink(data, need)?, need),
+            IoOperation::Retrieve { key, offset, caching } => request(
+                retrieve(keys.copy_key(key.as_bytes()), sink(data, need)?, (offset, need), caching),
                 CompletionBuilder::Length,
             ),
             IoOperation::Put { .. } => {
@@ -94,10 +94,8 @@ impl DeviceRequest {
             }
             IoOperation::Get { .. } => {
                 let (key, value) = copy_key_of(data)?;
-                request(
-                    retrieve(key, sink(RequestData::Client(value), need)?, need),
-                    CompletionBuilder::Length,
-                )
+                let sink = sink(RequestData::Client(value), need)?;
+                request(retrieve(key, sink, (0, need), ReadCaching::ByLength), CompletionBuilder::Length)
             }
             IoOperation::Delete { key, missing } => {
                 let key = keys.copy_key(key.as_bytes());
@@ -175,8 +173,14 @@ fn store(key: Bytes, value: ValueSource, condition: WriteCondition) -> SsdComman
     SsdCommand::Store { key, value, condition, expiry: RecordExpiry::Never }
 }
 
-fn retrieve(key: Bytes, sink: ValueSink, need: DataNeed) -> SsdCommand {
-    SsdCommand::Retrieve { key, sink, bytes_max: need.bytes(), release: ReadRelease::WhenDurable }
+fn retrieve(
+    key: Bytes,
+    sink: ValueSink,
+    (offset, need): (u32, DataNeed),
+    caching: ReadCaching,
+) -> SsdCommand {
+    let (bytes_max, release) = (need.bytes(), ReadRelease::WhenDurable);
+    SsdCommand::Retrieve { key, sink, offset, bytes_max, caching, release }
 }
 
 /// Returns the data that a command carries to the device.

@@ -4,8 +4,8 @@ use bytes::Bytes;
 use headwater_host::clock::{Nanos, UnixMillis};
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::{
-    FrontEndId, Fua, Lba, LbaRange, NamespaceId, ReadRelease, RecordExpiry, SsdCommand, SsdCompletion,
-    ValueSource, WriteCondition,
+    FrontEndId, Fua, Lba, LbaRange, NamespaceId, ReadCaching, ReadRelease, RecordExpiry, SsdCommand,
+    SsdCompletion, ValueSource, WriteCondition,
 };
 use headwater_ssd::engine::{DeviceConfig, SsdDevice, StartTime};
 use headwater_ssd::media::memory::MemoryMedia;
@@ -115,7 +115,9 @@ impl<M: Media + std::fmt::Debug> NamespaceHost<M> {
         let command = SsdCommand::Retrieve {
             key: Bytes::copy_from_slice(key),
             sink: Vec::new().into(),
+            offset: 0,
             bytes_max: u32::MAX,
+            caching: ReadCaching::ByLength,
             release: ReadRelease::WhenDurable,
         };
         let completion = self.run(namespace, command);

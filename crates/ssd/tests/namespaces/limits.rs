@@ -4,7 +4,7 @@ use super::host::{FRONT_END, NamespaceHost, WALL, blocks, pattern, read, write};
 use bytes::Bytes;
 use headwater_host::clock::Nanos;
 use headwater_nvme::spec::status::Status;
-use headwater_ssd::command::{Fua, NamespaceId, ReadRelease, SsdCommand, SubmitError};
+use headwater_ssd::command::{Fua, NamespaceId, ReadCaching, ReadRelease, SsdCommand, SubmitError};
 use headwater_ssd::engine::{DeviceConfig, Durability};
 use headwater_ssd::limits::{NAMESPACES, THROTTLED_MAX};
 use headwater_ssd::namespace::{BlockFormat, Namespace, NamespaceChange, NamespaceLimits};
@@ -64,7 +64,9 @@ fn byte_limit_counts_all_of_a_value_in_extents() {
     let retrieve = || SsdCommand::Retrieve {
         key: Bytes::from_static(b"long"),
         sink: Vec::new().into(),
+        offset: 0,
         bytes_max: u32::MAX,
+        caching: ReadCaching::ByLength,
         release: ReadRelease::WhenDurable,
     };
     let tokens = [(); 2].map(|()| host.submit(NamespaceId::FIRST, retrieve()));

@@ -3,6 +3,7 @@
 use crate::failing_media::{EIO, FailingMedia};
 use crate::host::ReadErrorHost;
 use headwater_nvme::spec::status::Status;
+use headwater_ssd::command::ReadCaching;
 use headwater_ssd::engine::{DeviceConfig, FailedRead};
 use headwater_ssd::limits::EXTENT_BYTES;
 use headwater_ssd::media::{PAGE_DATA_BYTES, PageAddress};
@@ -80,4 +81,18 @@ fn pages_of_extents_that_fail_once_are_read_again_and_no_other_page_is() {
     assert_eq!(host.get("long"), Err(Status::UNRECOVERED_ERROR));
     assert!(host.get("other") == Ok(long('b')));
     assert!(host.get("long") == Ok(long('a')), "the next command asks the medium again");
+}
+
+#[test]
+fn only_pages_that_prove_themselves_are_kept() {
+    let mut host = cold_host();
+    let pages = extent_pages(host.device.media());
+    host.device.media_mut().misdirect(pages[5], pages[6], 0, 2);
+    assert_eq!(host.get_with("long", ReadCaching::Keep), Err(Status::UNRECOVERED_ERROR));
+    assert!(host.get_with("long", ReadCaching::Keep) == Ok(long('a')), "a page of elsewhere was kept");
+    host.device.media_mut().reads.clear();
+    assert!(host.get("long") == Ok(long('a')));
+    let reads = &host.device.media().reads;
+    assert!(pages.iter().all(|page| !reads.contains_key(page)), "the pages did not stay");
+    assert!(host.get("other") == Ok(long('b')));
 }

@@ -5,8 +5,8 @@ use bytes::Bytes;
 use headwater_host::clock::{Nanos, UnixMillis};
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::{
-    FrontEndId, NamespaceId, ReadRelease, RecordExpiry, SsdCommand, SsdCompletion, ValueSink, ValueSource,
-    WriteCondition,
+    FrontEndId, NamespaceId, ReadCaching, ReadRelease, RecordExpiry, SsdCommand, SsdCompletion, ValueSink,
+    ValueSource, WriteCondition,
 };
 use headwater_ssd::engine::{DeviceConfig, OpenError, SsdDevice, StartTime};
 
@@ -99,10 +99,16 @@ impl ReadErrorHost {
     }
 
     pub(crate) fn get(&mut self, key: &str) -> Result<Vec<u8>, Status> {
+        self.get_with(key, ReadCaching::ByLength)
+    }
+
+    pub(crate) fn get_with(&mut self, key: &str, caching: ReadCaching) -> Result<Vec<u8>, Status> {
         let completion = self.run(SsdCommand::Retrieve {
             key: Bytes::copy_from_slice(key.as_bytes()),
             sink: ValueSink::Bytes(Vec::new()),
+            offset: 0,
             bytes_max: u32::MAX,
+            caching,
             release: ReadRelease::WhenDurable,
         });
         if completion.status.is_success() { Ok(completion.sink) } else { Err(completion.status) }

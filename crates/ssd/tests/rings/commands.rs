@@ -3,9 +3,11 @@
 use crate::harness::{RingHarness, at, key};
 use bytes::Bytes;
 use headwater_nvme::controller::QueueKind;
-use headwater_nvme::spec::kv::{StoreOptions, delete, exist, flush, list, retrieve, store, uio_get, uio_put};
+use headwater_nvme::spec::kv::{
+    StoreOptions, delete, exist, flush, list, retrieve, retrieve_part, store, uio_get, uio_put,
+};
 use headwater_nvme::spec::status::Status;
-use headwater_ssd::command::{ReadRelease, RecordExpiry, SsdCommand, WriteCondition};
+use headwater_ssd::command::{ReadCaching, ReadRelease, RecordExpiry, SsdCommand, WriteCondition};
 
 /// Decodes the keys of a List answer.
 fn listed(answer: &[u8]) -> Vec<Vec<u8>> {
@@ -54,6 +56,31 @@ fn every_kv_command_runs_end_to_end() {
     );
     assert_eq!(bench.run(&mut client, retrieve(1, key(b"k"), at(0, 8))), (Status::KEY_DOES_NOT_EXIST, 0));
     assert_eq!(bench.front_end.rings.in_flight(), 0);
+}
+
+#[test]
+fn a_part_of_a_value_lands_at_the_start_of_the_buffer() {
+    let mut bench = RingHarness::new();
+    let mut client = bench.client(8, QueueKind::Standard);
+    let value = client.write(0, b"the value");
+    let put = store(1, key(b"k"), value, StoreOptions::NONE);
+    assert_eq!(bench.run(&mut client, put).0, Status::SUCCESS);
+    let keep = StoreOptions::RETRIEVE_KEEP;
+    let part = |buffer, offset, options| retrieve_part(1, key(b"k"), buffer, (offset, options));
+    assert_eq!(bench.run(&mut client, part(at(100, 3), 4, StoreOptions::NONE)), (Status::SUCCESS, 9));
+    assert_eq!(client.read(100, 4), b"val\0");
+    assert_eq!(bench.run(&mut client, part(at(200, 64), 4, keep)), (Status::SUCCESS, 9));
+    assert_eq!(client.read(200, 6), b"value\0");
+    for (offset, bytes) in [(9, 64), (10, 64), (u32::MAX, 64), (4, 0)] {
+        let nothing = part(at(300, bytes), offset, StoreOptions::NONE);
+        assert_eq!(bench.run(&mut client, nothing), (Status::SUCCESS, 9), "from {offset} on");
+    }
+    assert_eq!(client.read(300, 4), [0; 4], "nothing is behind the end of a value");
+    // An offset in dword 12 counts only with its option.
+    let mut entry = retrieve(1, key(b"k"), at(400, 3));
+    entry.cdw12 = 4_u32.into();
+    assert_eq!(bench.run(&mut client, entry), (Status::SUCCESS, 9));
+    assert_eq!(client.read(400, 4), b"the\0");
 }
 
 #[test]
@@ -122,7 +149,9 @@ fn rings_and_direct_commands_see_the_same_key() {
     let seen = bench.run_direct(SsdCommand::Retrieve {
         key: Bytes::from_static(b"k"),
         sink: Vec::new().into(),
+        offset: 0,
         bytes_max: u32::MAX,
+        caching: ReadCaching::ByLength,
         release: ReadRelease::WhenDurable,
     });
     assert_eq!(seen.sink, b"by ring");

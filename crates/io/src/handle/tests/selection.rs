@@ -151,5 +151,12 @@ fn reads_apart_selector_gives_reads_their_own_queue() {
 }
 
 fn recording_namespace() -> ClientNamespace {
-    ClientNamespace { id: 1, block_bytes: 512, size: 0, writable: true, blocks: None }
+    ClientNamespace {
+        id: 1,
+        block_bytes: 512,
+        size: 0,
+        writable: true,
+        blocks: None,
+        retrieve_options: false,
+    }
 }

@@ -3,7 +3,7 @@
 //! Input: batches. Output: commands to the device, results in order. Invariant: all commands of a batch are in flight
 //! together, and the batch ends when the last of them has completed.
 
-use super::{KeyValueRecord, KvError, KvTarget, OnFound, OnStored, ScanCursor, StoreResult};
+use super::{KeyValueRecord, KvError, KvRange, KvTarget, OnFound, OnStored, ScanCursor, StoreResult};
 use crate::kv::pipeline::execute_all;
 use bytes::Bytes;
 use headwater_frontend::core_device::CoreDevice;
@@ -11,7 +11,8 @@ use headwater_host::clock::Clock;
 use headwater_host::width::narrow;
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::{
-    ListPosition, NamespaceId, ReadRelease, RecordExpiry, SsdCommand, SsdCompletion, WriteCondition,
+    ListPosition, NamespaceId, ReadCaching, ReadRelease, RecordExpiry, SsdCommand, SsdCompletion,
+    WriteCondition,
 };
 use headwater_ssd::limits::VALUE_BYTES_MAX;
 
@@ -82,13 +83,28 @@ impl<D: CoreDevice, G> KvTarget for EmbeddedTarget<D, G> {
         let done = self.execute(keys.iter().map(|key| SsdCommand::Retrieve {
             key: Bytes::copy_from_slice(key),
             sink: Vec::new().into(),
+            offset: 0,
             bytes_max: narrow(VALUE_BYTES_MAX),
+            caching: ReadCaching::ByLength,
             release: ReadRelease::WhenDurable,
         }))?;
         for (index, completion) in done.into_iter().enumerate() {
             answer(index, existing(completion)?.map(|completion| completion.sink))?;
         }
         Ok(())
+    }
+
+    fn get_range(&mut self, key: &[u8], range: KvRange) -> Result<Option<Vec<u8>>, KvError> {
+        let command = SsdCommand::Retrieve {
+            key: Bytes::copy_from_slice(key),
+            sink: Vec::new().into(),
+            offset: range.offset,
+            bytes_max: range.bytes_max,
+            caching: ReadCaching::ByLength,
+            release: ReadRelease::WhenDurable,
+        };
+        let Some(done) = self.execute(std::iter::once(command))?.pop() else { return Ok(None) };
+        Ok(existing(done)?.map(|completion| completion.sink))
     }
 
     fn expiry(&mut self, keys: &[Vec<u8>]) -> Result<Vec<Option<u64>>, KvError> {

@@ -3,7 +3,7 @@
 //! Input: batches. Output: pipelined commands, results in order. The requests of a batch are sent before its replies
 //! are read, so a batch with large replies is split where its requests could fill both socket buffers.
 
-use super::{KeyValueRecord, KvError, KvTarget, OnFound, OnStored, ScanCursor, StoreResult};
+use super::{KeyValueRecord, KvError, KvRange, KvTarget, OnFound, OnStored, ScanCursor, StoreResult};
 use crate::kv::resp_client::{ClientError, ClientStream, DecodedReply, NodeEndpoint, RespClient};
 use std::time::Duration;
 
@@ -114,6 +114,27 @@ impl KvTarget for LiveTarget {
                 Err(ClientError::Unexpected { endpoint: endpoint.clone(), command: "GET", reply }.into())
             }
         })
+    }
+
+    fn get_range(&mut self, key: &[u8], range: KvRange) -> Result<Option<Vec<u8>>, KvError> {
+        // GETRANGE names the last byte; no range is empty.
+        let first = u64::from(range.offset);
+        let last = (first + u64::from(range.bytes_max)).saturating_sub(1);
+        let (first, last) = (first.to_string(), last.to_string());
+        let part = match range.bytes_max {
+            0 => DecodedReply::Bulk(Vec::new()),
+            _ => self.client.call(&[b"GETRANGE", key, first.as_bytes(), last.as_bytes()])?,
+        };
+        let part = match part {
+            DecodedReply::Bulk(part) => part,
+            other => return Err(self.client.unexpected("GETRANGE", other).into()),
+        };
+        if !part.is_empty() {
+            return Ok(Some(part));
+        }
+        // The reply for a missing key is that for a range without bytes.
+        let found = self.client.call(&[b"EXISTS", key])?;
+        Ok((found == DecodedReply::Integer(1)).then_some(part))
     }
 
     fn expiry(&mut self, keys: &[Vec<u8>]) -> Result<Vec<Option<u64>>, KvError> {

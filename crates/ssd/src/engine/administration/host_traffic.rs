@@ -16,8 +16,9 @@ pub(crate) fn count_traffic(
         return;
     }
     let (read, written) = match command {
-        SsdCommand::Retrieve { bytes_max, .. } => {
-            (Some(u64::from(completion.value_bytes.min(*bytes_max))), None)
+        SsdCommand::Retrieve { offset, bytes_max, .. } => {
+            let bytes = completion.value_bytes.saturating_sub(*offset).min(*bytes_max);
+            (Some(u64::from(bytes)), None)
         }
         SsdCommand::ReadPart { .. } => {
             // The command counts when its reader is opened.

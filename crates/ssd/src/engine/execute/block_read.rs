@@ -197,7 +197,7 @@ fn read_block<M: Media>(
     let intact = match purpose {
         ReadPurpose::Verify => ftl.is_intact(found.entry, &header)?,
         ReadPurpose::Sink(sink) => {
-            let window = SinkRange { offset: at, bytes_max: header.value_bytes };
+            let window = SinkRange { offset: at, skip: 0, bytes_max: header.value_bytes };
             ftl.read_value(found.entry, &header, sink, window)?
         }
         ReadPurpose::Compare(data) => {

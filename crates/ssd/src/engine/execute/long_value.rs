@@ -5,7 +5,7 @@
 //! between the parts, so that the record may move, and its header lose the flags of a batch, but its key and value not
 //! change; a failed part leaves the bytes of the parts before it.
 
-use crate::command::ValueSink;
+use crate::command::{ReadCaching, ValueSink};
 use crate::engine::operation::ValueProgress;
 use crate::ftl::{Ftl, RecordPieces, StallReason};
 use crate::index::IndexEntry;
@@ -14,6 +14,30 @@ use crate::log::record::{HEADER_BYTES, RecordHeader};
 use crate::media::Media;
 use crate::mutant::{Mutant, mutant};
 use headwater_host::copy::{copy_crc32c, crc32c};
+use std::ops::Range;
+
+/// The part of a value that a command reads.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct WantedPart {
+    /// Bytes of the value before it.
+    pub(super) offset: u32,
+    /// Most bytes of it.
+    pub(super) bytes_max: u32,
+    /// The use of device DRAM for its pages.
+    pub(super) caching: ReadCaching,
+}
+
+impl WantedPart {
+    /// Returns the range of a value of `value_bytes` bytes that a sink receives.
+    pub(super) fn range(self, value_bytes: usize, sink: &ValueSink) -> Range<usize> {
+        let start = value_bytes.min(self.offset as usize);
+        let mut bytes = (value_bytes - start).min(self.bytes_max as usize);
+        if let ValueSink::Client(segments) = sink {
+            bytes = bytes.min(segments.bytes());
+        }
+        start..start + bytes
+    }
+}
 
 /// Returns true if a value is read in parts: it is long, and its bytes are all that its sink has.
 pub(super) fn is_read_in_parts(
@@ -47,12 +71,12 @@ fn truncate(sink: &mut ValueSink, bytes: usize) {
     }
 }
 
-/// Reads the next part of a value, of which the sink receives at most `bytes_max` bytes. Returns true if the whole record
-/// is intact, once it is read.
+/// Reads the next part of a value, of which the sink receives what it wants. Returns true if the whole record is intact, once
+/// it is read: its checksum covers what is not wanted too.
 pub(super) fn read_part<M: Media>(
     ftl: &Ftl<M>,
     (entry, header): (IndexEntry, &RecordHeader),
-    (sink, bytes_max): (&mut ValueSink, u32),
+    (sink, part): (&mut ValueSink, WantedPart),
     progress: &mut Option<ValueProgress>,
 ) -> Result<bool, StallReason> {
     let key_end = HEADER_BYTES + usize::from(header.key_bytes);
@@ -68,22 +92,25 @@ pub(super) fn read_part<M: Media>(
         return Err(StallReason::Turn);
     };
     let value_bytes = header.value_bytes as usize;
-    let mut wanted = header.value_bytes.min(bytes_max) as usize;
-    match sink {
-        ValueSink::Bytes(bytes) if bytes.is_empty() => bytes.reserve_exact(wanted),
-        ValueSink::Bytes(_) => {}
-        ValueSink::Client(segments) => wanted = wanted.min(segments.bytes()),
+    let wanted = part.range(value_bytes, sink);
+    if let ValueSink::Bytes(bytes) = sink
+        && bytes.is_empty()
+    {
+        bytes.reserve_exact(wanted.len());
     }
     let (mut at, mut crc) = (before.bytes_done, before.crc);
     let end = value_bytes.min(at + COPY_PART_BYTES);
     for piece in RecordPieces::new(ftl, entry.address, key_end + at, end - at) {
         let Ok(piece) = piece else {
-            truncate(sink, before.bytes_done.min(wanted));
+            truncate(sink, before.bytes_done.clamp(wanted.start, wanted.end) - wanted.start);
             return Err(ftl.all_pages(entry.address, header.payload_end()));
         };
-        let (copied, rest) = piece.split_at(wanted.saturating_sub(at).min(piece.len()));
-        crc = crc32c(copy_piece(sink, at, copied, crc), rest);
-        at += piece.len();
+        let (front, rest) = piece.split_at(wanted.start.saturating_sub(at).min(piece.len()));
+        at += front.len();
+        let (copied, behind) = rest.split_at(wanted.end.saturating_sub(at).min(rest.len()));
+        let to = at.saturating_sub(wanted.start);
+        crc = crc32c(copy_piece(sink, to, copied, crc32c(crc, front)), behind);
+        at += rest.len();
     }
     if end < value_bytes {
         *progress = Some(ValueProgress { bytes_done: end, crc, ..before });

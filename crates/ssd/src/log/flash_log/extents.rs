@@ -2,7 +2,7 @@
 //!
 //! Input: bytes of values. Output: programs of their pages; pages copied to their readers. Invariant: a page of an extent
 //! holds the order of its block, by which it proves itself; no page of one stays in device DRAM once its readers have copied
-//! it.
+//! it, unless one of them keeps it.
 
 use super::FlashLog;
 use super::moves::add_run_pages;
@@ -189,6 +189,11 @@ impl<M: Media> FlashLog<M> {
     /// Takes a run back that its operation has used or does not need.
     pub(crate) fn put_back_run(&mut self, run: ReadRun) {
         self.extent_reads.put_back(run, &mut self.page_cache);
+    }
+
+    /// Moves the proven pages of a run into the page cache, and takes the rest of it back.
+    pub(crate) fn keep_run(&mut self, run: ReadRun) {
+        self.extent_reads.keep(run, &mut self.page_cache, &self.blocks);
     }
 
     /// Closes an extent whose pages are all filled.

@@ -3,7 +3,7 @@
 //! Input: an entry for a key space. Output: an [`IoOperation`] and its data; key and lengths are inside the limits.
 
 use super::{DataNeed, IoOperation, MissingKey};
-use crate::command::WriteCondition;
+use crate::command::{ReadCaching, WriteCondition};
 use crate::limits::{KEY_BYTES_MAX, TRANSFER_BYTES_MAX, VALUE_BYTES_MAX};
 use headwater_dma::iova::{Iova, IovaRange};
 use headwater_nvme::controller::QueueKind;
@@ -19,7 +19,7 @@ pub(super) fn decode(entry: &SubmissionEntry, kind: QueueKind) -> Result<(IoOper
     }
     let operation = match opcode {
         IoOpcode::Store => store(entry)?,
-        IoOpcode::Retrieve => IoOperation::Retrieve { key: inline_key(entry, StoreOptions::RETRIEVE_RAW)? },
+        IoOpcode::Retrieve => retrieve(entry)?,
         IoOpcode::List => list(entry)?,
         IoOpcode::Delete => IoOperation::Delete { key: plain_key(entry)?, missing: MissingKey::Ignored },
         IoOpcode::Exist => IoOperation::Exist { key: plain_key(entry)? },
@@ -75,6 +75,16 @@ fn store(entry: &SubmissionEntry) -> Result<IoOperation, Status> {
         (true, true) => return Err(Status::INVALID_FIELD),
     };
     Ok(IoOperation::Store { key, condition })
+}
+
+#[inline]
+fn retrieve(entry: &SubmissionEntry) -> Result<IoOperation, Status> {
+    let (from, keep) = (StoreOptions::RETRIEVE_FROM, StoreOptions::RETRIEVE_KEEP);
+    let key = inline_key(entry, StoreOptions::RETRIEVE_RAW.union(from).union(keep))?;
+    let options = entry.kv_options();
+    let offset = if options.contains(from) { entry.cdw12.get() } else { 0 };
+    let caching = if options.contains(keep) { ReadCaching::Keep } else { ReadCaching::ByLength };
+    Ok(IoOperation::Retrieve { key, offset, caching })
 }
 
 fn list(entry: &SubmissionEntry) -> Result<IoOperation, Status> {

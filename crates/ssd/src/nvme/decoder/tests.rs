@@ -17,6 +17,10 @@ fn store() -> SubmissionEntry {
     kv::store(3, key(), DATA, StoreOptions::NONE)
 }
 
+fn retrieve(offset: u32, caching: ReadCaching) -> IoOperation {
+    IoOperation::Retrieve { key: key(), offset, caching }
+}
+
 /// Decodes an entry for a device on which every namespace is a key space.
 fn decode(entry: &SubmissionEntry, kind: QueueKind) -> Result<IoCommand, Status> {
     super::decode(entry, kind, |_| Some(Namespace::IMPLICIT))
@@ -46,7 +50,7 @@ fn valid() -> Vec<SubmissionEntry> {
 fn every_command_decodes_to_its_operation() {
     let expected = [
         (IoOperation::Store { key: key(), condition: WriteCondition::Always }, DataNeed::FromHost(700)),
-        (IoOperation::Retrieve { key: key() }, DataNeed::ToHost(700)),
+        (retrieve(0, ReadCaching::ByLength), DataNeed::ToHost(700)),
         (IoOperation::List { from: Some(key()) }, DataNeed::ToHost(700)),
         (IoOperation::Delete { key: key(), missing: MissingKey::Ignored }, DataNeed::None),
         (IoOperation::Exist { key: key() }, DataNeed::None),
@@ -100,6 +104,25 @@ fn store_options_become_conditions() {
     assert_eq!(with(exists.union(absent)), Err(Status::INVALID_FIELD));
     for bit in 3..8 {
         assert_eq!(with(StoreOptions(1 << bit)), Err(Status::INVALID_FIELD));
+    }
+}
+
+#[test]
+fn retrieve_options_become_an_offset_and_the_use_of_the_cache() {
+    let with = |offset, options| {
+        let entry = kv::retrieve_part(3, key(), DATA, (offset, options));
+        operation(&entry, QueueKind::Standard).map(|(operation, _)| operation)
+    };
+    let (none, keep) = (StoreOptions::NONE, StoreOptions::RETRIEVE_KEEP);
+    assert_eq!(with(0, none), Ok(retrieve(0, ReadCaching::ByLength)));
+    assert_eq!(with(1, none), Ok(retrieve(1, ReadCaching::ByLength)));
+    assert_eq!(with(u32::MAX, none), Ok(retrieve(u32::MAX, ReadCaching::ByLength)));
+    assert_eq!(with(0, keep), Ok(retrieve(0, ReadCaching::Keep)));
+    assert_eq!(with(7, keep.union(StoreOptions::RETRIEVE_RAW)), Ok(retrieve(7, ReadCaching::Keep)));
+    // The option without an offset: from the front.
+    assert_eq!(with(0, StoreOptions::RETRIEVE_FROM), Ok(retrieve(0, ReadCaching::ByLength)));
+    for bit in 1..6 {
+        assert_eq!(with(0, StoreOptions(1 << bit)), Err(Status::INVALID_FIELD));
     }
 }
 

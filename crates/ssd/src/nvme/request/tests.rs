@@ -31,7 +31,12 @@ fn store_of_5() -> (IoOperation, DataNeed) {
 }
 
 fn retrieve_of(bytes: u32) -> (IoOperation, DataNeed) {
-    (IoOperation::Retrieve { key: key() }, DataNeed::ToHost(bytes))
+    retrieve_part(0, bytes)
+}
+
+fn retrieve_part(offset: u32, bytes: u32) -> (IoOperation, DataNeed) {
+    let caching = ReadCaching::ByLength;
+    (IoOperation::Retrieve { key: key(), offset, caching }, DataNeed::ToHost(bytes))
 }
 
 fn key() -> InlineKey {
@@ -72,6 +77,18 @@ fn data_sent_with_a_command_is_stored_and_returned_with_the_answer() {
         assert_eq!((closed.status, closed.result), (Status::SUCCESS, 5));
         assert_eq!(closed.data, front);
     }
+    // A part never goes beyond the value, and the length is always that of the whole one.
+    for (offset, bytes, part) in
+        [(0, 9, &b"value"[..]), (1, 9, b"alue"), (1, 3, b"alu"), (4, 1, b"e"), (4, 0, b""), (5, 9, b"")]
+    {
+        let retrieve = request(&device, retrieve_part(offset, bytes), RequestData::Returned).unwrap();
+        let closed = run(&mut device, retrieve);
+        assert_eq!((closed.status, closed.result), (Status::SUCCESS, 5));
+        assert_eq!(closed.data, part, "{bytes} bytes from {offset} on");
+    }
+    let beyond = request(&device, retrieve_part(u32::MAX, u32::MAX), RequestData::Returned).unwrap();
+    let closed = run(&mut device, beyond);
+    assert_eq!((closed.status, closed.result, closed.data), (Status::SUCCESS, 5, Vec::new()));
     let list = (IoOperation::List { from: None }, DataNeed::ToHost(64));
     let list = request(&device, list, RequestData::Returned).unwrap();
     assert_eq!(run(&mut device, list).data, b"\x01\0\0\0\x03\0key\0\0\0");

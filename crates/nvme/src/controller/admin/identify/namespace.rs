@@ -8,7 +8,7 @@ use crate::controller::admin::{
 use crate::spec::identify::{
     CommandSet, IdentifyIndependent, IdentifyKv, IdentifyNvm, KvFormat, LBA_FORMAT_SHIFTS, lba_format,
 };
-use crate::spec::kv::KV_KEY_BYTES_MAX;
+use crate::spec::kv::{KV_KEY_BYTES_MAX, RETRIEVE_VENDOR_OPTIONS, VENDOR_SIGNATURE};
 use crate::spec::status::Status;
 use headwater_host::width::narrow;
 use zerocopy::little_endian::{U16, U32, U64, U128};
@@ -156,5 +156,8 @@ fn kv(controller: &DeviceController, subsystem: &impl NvmSubsystem) -> IdentifyK
     let value_bytes = subsystem.limits().value_bytes_max.min(controller.config.transfer_bytes_max());
     format.value_bytes_max = U32::new(value_bytes);
     page.formats[0] = format;
+    let [features, signature @ ..] = &mut page.vendor;
+    *features = RETRIEVE_VENDOR_OPTIONS;
+    signature[..VENDOR_SIGNATURE.len()].copy_from_slice(&VENDOR_SIGNATURE);
     page
 }
