@@ -14,6 +14,8 @@ mod avx512;
 mod byte_pass;
 mod dispatch;
 mod fold;
+#[cfg(test)]
+mod guarded_pages;
 pub mod persist;
 mod portable;
 #[cfg(target_arch = "x86_64")]

@@ -1,5 +1,7 @@
 //! Tests of every kernel this CPU can run against the bitwise definition of the CRC and against a plain copy.
 
+mod bounds;
+
 use super::dispatch::{KernelTable, available};
 use super::fold::POLYNOMIAL;
 use super::*;

@@ -96,12 +96,10 @@ pub(super) unsafe fn copy_out_apart(
 mod tests {
     use super::super::dispatch::available;
     use super::super::portable;
+    use crate::copy::guarded_pages::{GuardedEnd, GuardedPages};
     use crate::shared_memory::SharedMemory;
-    use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
-    use std::ffi::c_void;
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    const PAGE: usize = 4_096;
     const LONG: [usize; 11] = [511, 512, 513, 575, 576, 767, 1_023, 1_024, 4_095, 4_097, 70_001];
 
     fn noise(bytes: usize, seed: u64) -> Vec<u8> {
@@ -153,59 +151,28 @@ mod tests {
         }
     }
 
-    /// Two pages with a page in front and behind that no access survives.
-    struct GuardedPages(*mut u8);
-
-    impl GuardedPages {
-        fn new() -> Self {
-            let access = ProtFlags::READ | ProtFlags::WRITE;
-            // SAFETY: the kernel chooses the address of four pages, which this value unmaps.
-            let mapped = unsafe { mmap_anonymous(std::ptr::null_mut(), 4 * PAGE, access, MapFlags::PRIVATE) };
-            let start = mapped.unwrap().cast::<u8>();
-            for guard in [start, start.wrapping_add(3 * PAGE)] {
-                // SAFETY: a page of the mapping above, which nothing refers to.
-                unsafe { mprotect(guard.cast::<c_void>(), PAGE, MprotectFlags::empty()) }.unwrap();
-            }
-            Self(start)
-        }
-
-        /// Returns the `length` bytes at the start of the pages, or those at their end.
-        #[expect(clippy::mut_from_ref, reason = "a test borrows one range at a time")]
-        fn bytes(&self, length: usize, is_at_end: bool) -> &mut [u8] {
-            let start = self.0.wrapping_add(if is_at_end { 3 * PAGE - length } else { PAGE });
-            // SAFETY: at most two pages of the mapping, initialised by the kernel, and one range at a time.
-            unsafe { std::slice::from_raw_parts_mut(start, length) }
-        }
-    }
-
-    impl Drop for GuardedPages {
-        fn drop(&mut self) {
-            // SAFETY: the range that the kernel returned, which nothing refers to any more.
-            unsafe { munmap(self.0.cast::<c_void>(), 4 * PAGE) }.unwrap();
-        }
-    }
-
     #[test]
     fn shared_copies_touch_nothing_beside_their_ranges() {
-        let (shared, own) = (GuardedPages::new(), GuardedPages::new());
+        use GuardedEnd::{Back, Front};
+        let (mut shared, mut own) = (GuardedPages::new(2), GuardedPages::new(2));
         for length in (0..=300).chain([511, 512, 513, 767, 1_024, 4_095, 4_097, 8_192]) {
             let bytes = noise(length, length as u64);
             let expected = portable::crc(1, &bytes);
-            for (is_shared_end, is_own_end) in [(false, false), (false, true), (true, false), (true, true)] {
+            for (shared_end, own_end) in [(Front, Front), (Front, Back), (Back, Front), (Back, Back)] {
                 for kernel in available() {
-                    shared.bytes(length, is_shared_end).copy_from_slice(&bytes);
-                    own.bytes(length, is_own_end).fill(0);
-                    let source = shared.bytes(length, is_shared_end).as_ptr();
+                    shared.bytes_at(shared_end, length).copy_from_slice(&bytes);
+                    own.bytes_at(own_end, length).fill(0);
+                    let source = shared.bytes_at(shared_end, length).as_ptr();
                     // SAFETY: both ranges have `length` bytes, in mappings of their own.
-                    let state = unsafe { kernel.copy_in_crc(1, own.bytes(length, is_own_end), source) };
+                    let state = unsafe { kernel.copy_in_crc(1, own.bytes_at(own_end, length), source) };
                     assert_eq!(state, expected, "{} {length}", kernel.name);
-                    assert!(own.bytes(length, is_own_end) == bytes, "{} {length}", kernel.name);
-                    shared.bytes(length, is_shared_end).fill(0);
-                    let target = shared.bytes(length, is_shared_end).as_mut_ptr();
+                    assert!(*own.bytes_at(own_end, length) == bytes, "{} {length}", kernel.name);
+                    shared.bytes_at(shared_end, length).fill(0);
+                    let target = shared.bytes_at(shared_end, length).as_mut_ptr();
                     // SAFETY: as above.
-                    let state = unsafe { kernel.copy_out_crc(1, target, own.bytes(length, is_own_end)) };
+                    let state = unsafe { kernel.copy_out_crc(1, target, own.bytes_at(own_end, length)) };
                     assert_eq!(state, expected, "{} {length}", kernel.name);
-                    assert!(shared.bytes(length, is_shared_end) == bytes, "{} {length}", kernel.name);
+                    assert!(*shared.bytes_at(shared_end, length) == bytes, "{} {length}", kernel.name);
                 }
             }
         }

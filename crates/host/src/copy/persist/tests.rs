@@ -1,10 +1,9 @@
 //! Tests of every persistence kernel that this processor runs against a loop over the bytes.
 
 use super::*;
-use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
+use crate::copy::guarded_pages::{GuardedEnd, GuardedPages};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
-use std::ffi::c_void;
 
 const PAGE: usize = 4_096;
 const PAGES: usize = 4;
@@ -13,38 +12,6 @@ const LONG: [usize; 9] = [511, 512, 513, 1_023, 4_095, 4_096, 4_097, 8_191, 12_3
 fn noise(bytes: usize, seed: u64) -> Vec<u8> {
     let mut random = fastrand::Rng::with_seed(seed);
     (0..bytes).map(|_| random.u8(..)).collect()
-}
-
-/// Pages with a page in front and behind that no access survives.
-struct GuardedRange(*mut u8);
-
-impl GuardedRange {
-    fn new() -> Self {
-        let access = ProtFlags::READ | ProtFlags::WRITE;
-        let bytes = (PAGES + 2) * PAGE;
-        // SAFETY: the kernel chooses the address of the pages, which this value unmaps.
-        let mapped = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, access, MapFlags::PRIVATE) };
-        let start = mapped.unwrap().cast::<u8>();
-        for guard in [start, start.wrapping_add((PAGES + 1) * PAGE)] {
-            // SAFETY: a page of the mapping above, which nothing refers to.
-            unsafe { mprotect(guard.cast::<c_void>(), PAGE, MprotectFlags::empty()) }.unwrap();
-        }
-        Self(start.wrapping_add(PAGE))
-    }
-
-    /// Returns all bytes between the guards.
-    fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: pages of the mapping, initialised by the kernel, borrowed like `self`.
-        unsafe { std::slice::from_raw_parts_mut(self.0, PAGES * PAGE) }
-    }
-}
-
-impl Drop for GuardedRange {
-    fn drop(&mut self) {
-        let start = self.0.wrapping_sub(PAGE).cast::<c_void>();
-        // SAFETY: the range that the kernel returned, which nothing refers to any more.
-        unsafe { munmap(start, (PAGES + 2) * PAGE) }.unwrap();
-    }
 }
 
 /// Operations of a kernel that end with the same bytes in the target.
@@ -115,20 +82,47 @@ fn persistence_kernels_match_byte_loop_at_every_length_and_alignment() {
 
 #[test]
 fn persistence_kernels_touch_nothing_beside_their_range() {
-    let (mut source, mut target) = (GuardedRange::new(), GuardedRange::new());
+    use GuardedEnd::{Back, Front};
+    let (mut source, mut target) = (GuardedPages::new(PAGES), GuardedPages::new(PAGES));
     let all = PAGES * PAGE;
     source.bytes().copy_from_slice(&noise(all, 2));
     for length in (0..=300).chain(LONG).chain([all]) {
-        for (is_source_end, is_target_end) in [(false, false), (false, true), (true, false), (true, true)] {
-            let from = if is_source_end { all - length } else { 0 };
-            let to = if is_target_end { all - length } else { 0 };
+        for (source_end, target_end) in [(Front, Front), (Front, Back), (Back, Front), (Back, Back)] {
             for kernels in available() {
                 for operation in KernelOperation::ALL {
-                    let src = &source.bytes()[from..from + length];
-                    let dst = &mut target.bytes()[to..to + length];
+                    let src = &*source.bytes_at(source_end, length);
+                    let dst = target.bytes_at(target_end, length);
                     operation.run(&kernels, dst, src);
                     assert!(dst == operation.byte_loop(src), "{} {operation:?} {length}", kernels.name);
                     dst.fill(0);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn persistence_kernels_match_byte_loop_at_every_pair_of_alignments() {
+    let mut target = vec![0xA5; 1_000];
+    let start = target.as_ptr().align_offset(64) + 64;
+    let bytes = noise(1_000, 6);
+    let aligned = bytes.as_ptr().align_offset(64);
+    let untouched = target.clone();
+    let kernels = available();
+    for length in [1, 7, 63, 64, 128, 257, 321] {
+        for from in aligned..aligned + 64 {
+            let src = &bytes[from..from + length];
+            for operation in KernelOperation::ALL {
+                let expected = operation.byte_loop(src);
+                for to in start..start + 64 {
+                    for kernels in &kernels {
+                        operation.run(kernels, &mut target[to..to + length], src);
+                        let is_right = target[to..to + length] == expected
+                            && target[..to] == untouched[..to]
+                            && target[to + length..] == untouched[to + length..];
+                        assert!(is_right, "{kernels:?} {operation:?} {length} {from} {to}");
+                        target[to..to + length].fill(0xA5);
+                    }
                 }
             }
         }
