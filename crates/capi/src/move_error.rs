@@ -43,6 +43,8 @@ pub(crate) enum MoveCallError {
     OtherMover,
     #[error("the job has not ended after {} ns: wait again, its ticket stays valid", waited.0)]
     NotEnded { waited: Nanos },
+    #[error("{jobs} started jobs have not ended after {} ns: wait again, they run on", waited.0)]
+    NotDrained { jobs: usize, waited: Nanos },
     #[error("no started job has ended that is not waited for: poll again, or wait for the descriptor")]
     NoneEnded,
     #[error("{jobs} jobs were started and not taken: wait for their tickets, then close the mover")]
@@ -100,7 +102,7 @@ impl MoveCallError {
             Self::NoStep { .. } | Self::NotRun { .. } => ResultCode::Unknown,
             Self::Full { .. } | Self::NoneEnded => ResultCode::WouldBlock,
             Self::OtherMover => ResultCode::Argument,
-            Self::NotEnded { .. } => ResultCode::Timeout,
+            Self::NotEnded { .. } | Self::NotDrained { .. } => ResultCode::Timeout,
             Self::QueueNames(_) | Self::TooManyChannels { .. } => ResultCode::Config,
             Self::WorkQueue(_) | Self::Gpu(_) | Self::Registration { .. } => ResultCode::Device,
             Self::NoGpu => ResultCode::Unsupported,
@@ -159,6 +161,7 @@ mod tests {
             (StartRefusal::Full { max: 7 }.into(), ResultCode::WouldBlock, "7 jobs"),
             (MoveCallError::OtherMover, ResultCode::Argument, "pass the mover"),
             (MoveCallError::NotEnded { waited: Nanos(5) }, ResultCode::Timeout, "5 ns"),
+            (MoveCallError::NotDrained { jobs: 3, waited: Nanos(5) }, ResultCode::Timeout, "3 started jobs"),
             (MoveCallError::NoneEnded, ResultCode::WouldBlock, "poll again"),
             (MoveCallError::JobsStarted { jobs: 2 }, ResultCode::Busy, "wait for"),
             (MoveCallError::JobsUseMemory { jobs: 2 }, ResultCode::Busy, "then unregister"),

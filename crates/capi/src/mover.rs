@@ -202,6 +202,14 @@ pub extern "C" fn hw_mover_wait(
     run_call(|| find(mover)?.wait(ticket, Nanos(timeout_ns)))
 }
 
+/// Waits until every job that was started before the call has ended, for at most `timeout_ns` nanoseconds, 0 to look only. Takes
+/// none: hw_mover_wait and hw_mover_poll return them as before. HW_CODE_TIMEOUT: some run on. A job that a further thread takes in
+/// between counts as ended. While a further thread runs a job on the mover, the wait can last until that has ended.
+#[unsafe(no_mangle)]
+pub extern "C" fn hw_mover_drain(mover: *mut MoverHandle, timeout_ns: u64) -> ResultCode {
+    run_call(|| find(mover)?.drain(Nanos(timeout_ns)))
+}
+
 /// Takes a started job that has ended and that no thread waits for, and writes it to `job`: its ticket ends, and it has its
 /// results. Never waits. HW_CODE_WOULD_BLOCK: there is none, or a further thread uses the mover now. A thread in hw_mover_wait
 /// waits from its first look at the mover until the call returns.

@@ -11,24 +11,22 @@
 //! # Lock order
 //! The slot of a mover, then the state of the mover, then the slots of jobs and tickets.
 
+#[path = "shared_mover/waiting.rs"]
+mod waiting;
+
 use crate::call_error::CallError;
 use crate::handle_table::HandleTable;
 use crate::move_error::MoveCallError;
 use crate::open_job::{JOBS_MAX, MoveJobHandle, RunningJob};
 use crate::wake_set::WakeSet;
 use headwater_dma::mover::{MoveJob, Mover, STARTED_JOBS_MAX, TicketNumber};
-use headwater_host::clock::{Clock, Nanos};
+use headwater_host::clock::Clock;
 use headwater_host::gpu::HostRegistrations;
 use headwater_host::pinning::MemoryRange;
 use headwater_host::wake::{WakeDescriptor, WakeError};
 use std::os::fd::{AsFd as _, AsRawFd as _, RawFd};
 use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
-
-/// The time that a waiting thread polls before it sleeps.
-const SPIN_BEFORE_SLEEP: Nanos = Nanos::from_micros(20);
-/// The longest sleep while a work queue has a job, whose end wakes no thread.
-const QUEUE_NAP: Nanos = Nanos::from_micros(50);
 
 /// A job that was started and not taken.
 #[derive(Debug)]
@@ -214,33 +212,6 @@ impl SharedMover {
         })
     }
 
-    /// Waits for a started job for at most `longest`, and takes it.
-    pub(crate) fn wait(&self, ticket: *const MoveTicketHandle, longest: Nanos) -> Result<(), CallError> {
-        let OpenTicket { mover, id } = TICKETS.with_waiting(ticket, |open| Ok(open.clone()))?;
-        if !ptr::eq(Arc::as_ptr(&mover), self) {
-            return Err(MoveCallError::OtherMover.into());
-        }
-        let mut waiting = WaitingThread { shared: self, id, is_counted: false };
-        let begun = self.clock.now();
-        loop {
-            let waited = self.clock.now().since(begun);
-            match waiting.look(waited, longest)? {
-                TakeOutcome::Taken(started, job) => {
-                    started.running.finish(*job);
-                    return Ok(());
-                }
-                TakeOutcome::Spin => std::hint::spin_loop(),
-                TakeOutcome::Sleep { number, wake, until } => {
-                    self.channels.sleep(&wake, until);
-                    self.with(|state| {
-                        state.end_sleep(number, wake);
-                        Ok(())
-                    })?;
-                }
-            }
-        }
-    }
-
     /// Takes a started job that has ended and that no thread waits for. Never waits, also not for the mover.
     pub(crate) fn poll(&self) -> Result<*mut MoveJobHandle, CallError> {
         let taken = match self.state.try_lock() {
@@ -270,61 +241,6 @@ impl SharedMover {
             Ok(line.set.as_fd().as_raw_fd())
         })
     }
-}
-
-/// A thread that waits for a job. It counts from its first look until it returns, so that no poll takes the job from it.
-struct WaitingThread<'a> {
-    shared: &'a SharedMover,
-    id: u64,
-    is_counted: bool,
-}
-
-impl WaitingThread<'_> {
-    /// Looks for the job: takes it, or says how the wait goes on. With an error the wait has ended.
-    fn look(&mut self, waited: Nanos, longest: Nanos) -> Result<TakeOutcome, CallError> {
-        let id = self.id;
-        let was_counted = std::mem::replace(&mut self.is_counted, true);
-        let outcome = self.shared.with(|state| {
-            if !was_counted {
-                state.add_waiter(id);
-            }
-            let outcome = state.take_or_sleep(id, waited, longest);
-            if outcome.is_err() {
-                state.remove_waiter(id);
-                // A job that has ended by now is one for polls.
-                state.settle();
-            }
-            outcome
-        });
-        self.is_counted = matches!(outcome, Ok(TakeOutcome::Spin | TakeOutcome::Sleep { .. }));
-        outcome
-    }
-}
-
-impl Drop for WaitingThread<'_> {
-    /// Ends the wait of a thread that panics, or whose mover cannot be used.
-    fn drop(&mut self) {
-        if self.is_counted {
-            // A mover that is closed has no job any more.
-            let _ = self.shared.with(|state| {
-                state.remove_waiter(self.id);
-                Ok(())
-            });
-        }
-    }
-}
-
-/// The outcome of a look for a job.
-enum TakeOutcome {
-    Taken(StartedMove, Box<MoveJob>),
-    /// The job has not ended; the thread looks again at once.
-    Spin,
-    /// The job has not ended; the thread sleeps for at most `until`.
-    Sleep {
-        number: u64,
-        wake: WakeDescriptor,
-        until: Nanos,
-    },
 }
 
 impl MoverState {
@@ -410,59 +326,6 @@ impl MoverState {
         let at = self.started.iter().position(StartedMove::is_for_polls)?;
         let job = self.started[at].ended.take()?;
         Some(self.take(at, job))
-    }
-
-    /// Counts one more thread that waits for a job, if the job was not taken.
-    fn add_waiter(&mut self, id: u64) {
-        if let Some(started) = self.started.iter_mut().find(|started| started.id == id) {
-            started.waiters += 1;
-        }
-    }
-
-    /// Counts one thread less that waits for a job, if the job was not taken.
-    fn remove_waiter(&mut self, id: u64) {
-        if let Some(started) = self.started.iter_mut().find(|started| started.id == id) {
-            started.waiters -= 1;
-        }
-    }
-
-    /// Takes a started job if it has ended, or prepares the sleep of the thread that waits for it.
-    fn take_or_sleep(&mut self, id: u64, waited: Nanos, longest: Nanos) -> Result<TakeOutcome, CallError> {
-        self.collect();
-        let at = self.started.iter().position(|started| started.id == id);
-        let at = at.ok_or(CallError::NotOpen("move ticket"))?;
-        if let Some(job) = self.started[at].ended.take() {
-            let (started, job) = self.take(at, job);
-            return Ok(TakeOutcome::Taken(started, Box::new(job)));
-        }
-        if waited >= longest {
-            return Err(MoveCallError::NotEnded { waited }.into());
-        }
-        if waited < SPIN_BEFORE_SLEEP {
-            self.settle();
-            return Ok(TakeOutcome::Spin);
-        }
-        let wake = match self.spare.pop() {
-            Some(wake) => wake,
-            None => WakeDescriptor::new().map_err(MoveCallError::from)?,
-        };
-        let number = self.next_id();
-        self.sleepers.push((number, wake.clone()));
-        let rest = longest.since(waited);
-        let until = match self.prepare_next_end() {
-            NextEnd::Signalled => rest,
-            NextEnd::Polled => rest.min(QUEUE_NAP),
-        };
-        self.settle();
-        Ok(TakeOutcome::Sleep { number, wake, until })
-    }
-
-    /// Ends the sleep of a thread, which may wait on.
-    fn end_sleep(&mut self, number: u64, wake: WakeDescriptor) {
-        self.sleepers.retain(|(sleeper, _)| *sleeper != number);
-        // A wake-up that came late would end the next sleep at once.
-        let _ = wake.take();
-        self.spare.push(wake);
     }
 }
 

@@ -188,6 +188,12 @@ impl Mover {
         Some((TicketNumber(token), job))
     }
 
+    /// Waits until every started job has ended, for at most `longest`, and returns true if all have. The jobs stay with the mover
+    /// until they are taken. Polls for a short time, then sleeps.
+    pub fn drain(&mut self, longest: Nanos) -> bool {
+        self.engines.as_mut().is_none_or(|engines| engines.drain(longest))
+    }
+
     /// Prepares a sleep on the descriptors of all channels, each of which becomes readable when a job of it ends. Returns
     /// `None` if a job has ended that was not taken, or a channel must be polled: the owner does not sleep then.
     pub fn prepare_sleep(&mut self) -> Option<Vec<BorrowedFd<'_>>> {

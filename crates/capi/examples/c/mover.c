@@ -334,6 +334,8 @@ static void invalid_movers(void) {
     CHECK_CODE(hw_mover_wait(mover, NULL, 0), HW_CODE_NULL);
     CHECK_CODE(hw_mover_poll(mover, NULL), HW_CODE_NULL);
     CHECK_CODE(hw_mover_poll(mover, &job), HW_CODE_WOULD_BLOCK);
+    CHECK_CODE(hw_mover_drain(NULL, 0), HW_CODE_NULL);
+    CHECK_CODE(hw_mover_drain(mover, 0), HW_CODE_OK);
     CHECK_CODE(hw_mover_descriptor(mover, NULL), HW_CODE_NULL);
     CHECK_CODE(hw_mover_register(mover, &unset, sizeof unset), HW_CODE_UNSUPPORTED);
     CHECK_CODE(hw_mover_unregister(mover, &unset, sizeof unset), HW_CODE_UNSUPPORTED);
@@ -352,6 +354,7 @@ static void invalid_movers(void) {
     CHECK_CODE(hw_mover_run(mover, job), HW_CODE_HANDLE);
     CHECK_CODE(hw_mover_start(mover, job, &ticket), HW_CODE_HANDLE);
     CHECK_CODE(hw_mover_poll(mover, &job), HW_CODE_HANDLE);
+    CHECK_CODE(hw_mover_drain(mover, HW_FOREVER), HW_CODE_HANDLE);
     CHECK_CODE(hw_mover_descriptor(mover, &descriptor), HW_CODE_HANDLE);
     CHECK_CODE(hw_move_job_destroy(job), HW_CODE_OK);
 }
@@ -399,6 +402,18 @@ static void started_job(hw_mover *mover) {
     while (hw_mover_poll(mover, &same) == HW_CODE_WOULD_BLOCK) usleep(100);
     CHECK(same == job && result(job, 0).kind == HW_STEP_DONE);
     CHECK_CODE(hw_mover_wait(mover, ticket, 0), HW_CODE_HANDLE);
+    /* A drain waits for the end and does not take the job: a wait takes it at once. */
+    memset(target, 0, MIB);
+    CHECK_CODE(hw_mover_start(mover, job, &ticket), HW_CODE_OK);
+    code = hw_mover_drain(mover, 0);
+    CHECK(code == HW_CODE_OK || code == HW_CODE_TIMEOUT);
+    if (code == HW_CODE_TIMEOUT) CHECK(strstr(hw_last_error(), "1 started jobs have not ended") != NULL);
+    CHECK_CODE(hw_mover_drain(mover, HW_FOREVER), HW_CODE_OK);
+    CHECK(totals(mover).running == 0 && totals(mover).ended == 1);
+    CHECK_CODE(hw_mover_close(mover), HW_CODE_BUSY);
+    CHECK_CODE(hw_mover_wait(mover, ticket, 0), HW_CODE_OK);
+    CHECK(memcmp(source, target, MIB) == 0);
+    CHECK_CODE(hw_mover_drain(mover, 0), HW_CODE_OK);
     CHECK_CODE(hw_move_job_destroy(job), HW_CODE_OK);
 }
 
@@ -576,6 +591,7 @@ static void in_a_child(hw_mover *mover) {
         CHECK_CODE(hw_move_job_create(0, &mine), HW_CODE_OK);
         CHECK_CODE(hw_mover_start(mover, mine, &ticket), HW_CODE_FORKED);
         CHECK_CODE(hw_mover_poll(mover, &ended), HW_CODE_FORKED);
+        CHECK_CODE(hw_mover_drain(mover, HW_FOREVER), HW_CODE_FORKED);
         _exit(0);
     }
     int status = 1;

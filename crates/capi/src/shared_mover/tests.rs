@@ -1,5 +1,6 @@
 //! Tests of a shared mover with a channel that ends its jobs when the test says so.
 
+use super::waiting::{QUEUE_NAP, TakeOutcome, WaitPause, WaitingThread};
 use super::*;
 use crate::code::ResultCode;
 use crate::job_memory::{JobMemory, MemoryUse};
@@ -9,6 +10,7 @@ use headwater_dma::mover::policy::{CacheWrites, ChannelTraits, OperationSet, Pol
 use headwater_dma::mover::{
     CacheIntent, EndedJob, JobEnd, MoveChannel, MoveDurability, RefusedJob, StepResult,
 };
+use headwater_host::clock::Nanos;
 use headwater_host::wake::WaitOutcome;
 use rustix::event::{PollFd, PollFlags, poll};
 use std::collections::VecDeque;
@@ -152,8 +154,8 @@ fn waiting_for(shared: &SharedMover, ticket: *mut MoveTicketHandle) -> WaitingTh
 /// Looks for a job as a thread that has waited for a while.
 fn sleep(waiting: &mut WaitingThread<'_>) -> Option<(u64, WakeDescriptor, Nanos)> {
     match waiting.look(LATER, FOREVER).unwrap() {
-        TakeOutcome::Sleep { number, wake, until } => Some((number, wake, until)),
-        TakeOutcome::Taken(..) | TakeOutcome::Spin => None,
+        TakeOutcome::NotEnded(WaitPause::Sleep { number, wake, until }) => Some((number, wake, until)),
+        TakeOutcome::Taken(..) | TakeOutcome::NotEnded(WaitPause::Spin) => None,
     }
 }
 
@@ -233,6 +235,58 @@ fn a_thread_that_takes_what_has_ended_wakes_every_thread_that_sleeps() {
 }
 
 #[test]
+fn a_drain_waits_for_the_jobs_before_it_and_takes_none() {
+    for has_interrupts in [true, false] {
+        let channel = HeldChannel::new(has_interrupts);
+        let shared = share(&channel);
+        shared.drain(Nanos::ZERO).unwrap();
+        let jobs = [job(), job(), job()];
+        let tickets = [jobs[0], jobs[1]].map(|job| shared.start(job).unwrap());
+        assert_eq!(code(shared.drain(Nanos::ZERO)), ResultCode::Timeout);
+        channel.end();
+        assert_eq!(code(shared.drain(LATER)), ResultCode::Timeout);
+        // The look of a thread that began to drain before the third job was started.
+        let last_id = shared.with(|state| Ok(state.last_id)).unwrap();
+        let third = shared.start(jobs[2]).unwrap();
+        let look =
+            |waited| shared.with(|state| Ok(state.drain_or_pause(last_id, waited, FOREVER)?.is_none()));
+        assert!(!look(Nanos::ZERO).unwrap());
+        channel.end();
+        assert!(look(Nanos::ZERO).unwrap(), "the third job is not waited for");
+        assert_eq!(code(shared.drain(Nanos::ZERO)), ResultCode::Timeout);
+        assert_eq!(code(shared.close()), ResultCode::Busy);
+        std::thread::scope(|scope| {
+            scope.spawn(|| channel.end());
+            shared.drain(FOREVER).unwrap();
+        });
+        shared.drain(Nanos::ZERO).unwrap();
+        assert!(shared.with(|state| Ok(state.sleepers.is_empty())).unwrap());
+        assert_eq!(shared.poll().unwrap(), jobs[0]);
+        for ticket in [tickets[1], third] {
+            shared.wait(ticket, Nanos::ZERO).unwrap();
+        }
+        shared.close().unwrap();
+        assert_eq!(code(shared.drain(Nanos::ZERO)), ResultCode::Handle);
+    }
+}
+
+#[test]
+fn the_descriptor_shows_what_a_drain_has_collected() {
+    for has_interrupts in [true, false] {
+        let channel = HeldChannel::new(has_interrupts);
+        let shared = share(&channel);
+        let started = job();
+        shared.start(started).unwrap();
+        assert_eq!(is_line_readable(&shared), !has_interrupts);
+        channel.end();
+        shared.drain(FOREVER).unwrap();
+        assert!(is_line_readable_now(&shared));
+        assert_eq!(shared.poll().unwrap(), started);
+        assert!(!is_line_readable_now(&shared));
+    }
+}
+
+#[test]
 fn the_end_of_a_ticket_wakes_the_second_thread_that_waits_for_it() {
     let channel = HeldChannel::new(true);
     let shared = share(&channel);
@@ -278,7 +332,7 @@ fn a_job_stays_with_the_thread_that_waits_for_it_awake() {
         let tickets = jobs.map(|job| shared.start(job).unwrap());
         assert_eq!(is_line_readable(&shared), !has_interrupts);
         let mut waiting = waiting_for(&shared, tickets[0]);
-        assert!(matches!(waiting.look(Nanos::ZERO, FOREVER), Ok(TakeOutcome::Spin)));
+        assert!(matches!(waiting.look(Nanos::ZERO, FOREVER), Ok(TakeOutcome::NotEnded(WaitPause::Spin))));
         channel.end();
         assert_eq!(code(shared.poll()), ResultCode::WouldBlock);
         // The poller may sleep, and would not be woken for a job that it cannot take.

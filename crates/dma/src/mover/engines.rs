@@ -7,6 +7,8 @@
 //! Input: checked jobs. Output: the jobs, done. Invariant: every step is done exactly once, and what a channel refuses,
 //! abandons or does not begin in time the CPU does.
 
+mod ended_jobs;
+
 use super::channel::{ChannelRefusal, EndedJob, JobEnd, MoveChannel};
 use super::counters::ChannelCounters;
 use super::job::{MoveDurability, MoveJob};
@@ -17,15 +19,12 @@ use super::policy::{
 };
 use super::split::JobRest;
 use headwater_host::clock::Nanos;
-use rustix::event::{PollFd, PollFlags, poll};
 use std::os::fd::BorrowedFd;
 
 /// The least time that a channel gets to begin a part, before the CPU takes it back.
 const BEGIN_MIN: Nanos = Nanos::from_micros(2);
 /// Times that the owner looks for the end of a part before it lets other threads of its core run.
 const LOOKS_BEFORE_YIELD: u32 = 1_000;
-/// The time that a waiting owner polls before it sleeps.
-const SPIN_BEFORE_SLEEP: Nanos = Nanos::from_micros(20);
 /// Decisions in which a channel gets nothing after it held up its owner: its thread has no core of its own now.
 const REST_DECISIONS: u32 = 512;
 /// A part that ends after so many times the time that its channel had to begin it held up the owner.
@@ -316,20 +315,6 @@ impl MoveEngines {
         self.started.len() + self.ended.len()
     }
 
-    /// Returns true if a started job has ended and was not taken.
-    pub(super) fn has_ended(&self) -> bool {
-        !self.ended.is_empty()
-    }
-
-    /// Returns a started job if it has ended.
-    pub(super) fn take(&mut self, token: u64) -> Option<MoveJob> {
-        if let Some(started) = self.started.iter().find(|started| started.token == token) {
-            self.collect(started.channel);
-        }
-        let at = self.ended.iter().position(|ended| ended.token == token)?;
-        Some(self.ended.swap_remove(at).job)
-    }
-
     /// Returns true if it has channels.
     pub(super) fn has_channels(&self) -> bool {
         !self.channels.is_empty()
@@ -338,49 +323,6 @@ impl MoveEngines {
     /// Returns the descriptor of each channel; `None` for one that must be polled.
     pub(super) fn wake_descriptors(&self) -> impl Iterator<Item = Option<BorrowedFd<'_>>> {
         self.channels.iter().map(|used| used.channel.wake_descriptor())
-    }
-
-    /// Takes what the channels ended.
-    pub(super) fn collect_all(&mut self) {
-        (0..self.channels.len()).for_each(|channel| self.collect(channel));
-    }
-
-    /// Returns any started job that has ended, with its token.
-    pub(super) fn take_any(&mut self) -> Option<(u64, MoveJob)> {
-        self.collect_all();
-        let EndedMove { token, job, .. } = (!self.ended.is_empty()).then(|| self.ended.remove(0))?;
-        Some((token, job))
-    }
-
-    /// Returns a started job when it has ended, at the latest after `longest`: polls for a while, then sleeps.
-    pub(super) fn wait(&mut self, token: u64, longest: Nanos) -> Option<MoveJob> {
-        let begun = self.clock.now();
-        loop {
-            if let Some(job) = self.take(token) {
-                return Some(job);
-            }
-            let waited = self.clock.now().since(begun);
-            let started = self.started.iter().find(|started| started.token == token)?;
-            let channel = &mut self.channels[started.channel].channel;
-            if waited >= longest {
-                return None;
-            }
-            if waited < SPIN_BEFORE_SLEEP || !channel.prepare_sleep() {
-                self.clock.wait();
-                continue;
-            }
-            if let Some(wake) = channel.wake_descriptor() {
-                let timeout = longest.since(waited).to_timespec();
-                // An error is a signal, or a kernel without memory: the loop looks again.
-                let _ = poll(&mut [PollFd::from_borrowed_fd(wake, PollFlags::IN)], Some(&timeout));
-            }
-        }
-    }
-
-    /// Prepares a sleep on the descriptors of all channels; `None` if a channel must be polled.
-    pub(super) fn prepare_sleep(&mut self) -> Option<Vec<BorrowedFd<'_>>> {
-        let may_sleep = self.channels.iter_mut().all(|used| used.channel.prepare_sleep());
-        may_sleep.then(|| self.wake_descriptors().collect()).flatten()
     }
 
     /// Takes what a channel ended, and does what it abandoned.

@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails if its setup fails")]
 
+mod drain;
+
 use super::memory::LOOKS_FOR_ONE_MAPPING;
 use super::policy::{CacheWrites, ChannelTraits, OperationSet};
 use super::*;

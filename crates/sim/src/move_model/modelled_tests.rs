@@ -162,6 +162,12 @@ fn run_jobs(seed: u64) -> ChannelCounters {
             }
         }
     }
+    if rng.bool() {
+        let begun = machine.now();
+        while !mover.drain(Nanos(rng.u64(..2_000))) {
+            assert!(machine.now().since(begun) < LONG, "started jobs do not end");
+        }
+    }
     for (ticket, expected) in started {
         expected.check(mover.wait(&ticket, LONG).expect("a started job did not return"));
         assert!(mover.poll(&ticket).is_none(), "a job returned twice");
@@ -233,6 +239,24 @@ fn copy_of(bytes: usize) -> MoveJob {
     job.add_memory(vec![0; bytes]);
     job.add_step(MoveStep::Copy { from: MemoryPlace::new(0, 0).range(bytes), to: MemoryPlace::new(1, 0) });
     job
+}
+
+#[test]
+fn a_drain_takes_virtual_time_to_the_last_end_or_to_its_limit() {
+    let model = machine(2, 1);
+    let machine = modelled(&model, 3);
+    let mut mover = mover_of(&machine, &model, ChannelFaults::default(), 3);
+    // Each is long, so that the policy chooses a channel for it.
+    let tickets = [900_000, 600_000].map(|bytes| mover.start(copy_of(bytes)).unwrap());
+    let begun = machine.now();
+    assert!(!mover.drain(Nanos::ZERO));
+    assert!(!mover.drain(Nanos(10)));
+    assert!(machine.now().since(begun) >= Nanos(10));
+    assert!(mover.drain(LONG) && mover.drain(Nanos::ZERO));
+    for ticket in tickets {
+        assert_eq!(mover.wait(&ticket, Nanos::ZERO).unwrap().results(), [StepResult::Done]);
+    }
+    assert_eq!(mover.channel_counters().channel_jobs, 2);
 }
 
 #[test]
