@@ -8,14 +8,20 @@ use headwater_dma::mover::policy::CHANNELS_MAX;
 use headwater_dma::mover::{DsaChannel, DsaConfig, GpuChannel, GpuConfig, MoveChannel, SoftwareChannel};
 use headwater_host::clock::{Clock, Nanos};
 use headwater_host::dsa::{
-    DsaInstructions, DsaRoots, NoFaults, PortalKind, SoftwarePortal, WorkQueueInfo, WorkQueueMode, discover,
+    DsaInstructions, DsaOpcodeSet, DsaRoots, NoFaults, PortalKind, SoftwarePortal, WorkQueueInfo,
+    WorkQueueMode, discover,
 };
 use headwater_host::gpu::{GpuDriver, HostRegistrations, OpenGpuError};
 use std::path::Path;
 
 /// The portal that stands for a work queue in programs that test without a device.
-const SOFTWARE_QUEUE: PortalKind =
-    PortalKind { mode: WorkQueueMode::Shared, size: 16, transfer_bytes_max: 2 << 20, batch_max: 32 };
+const SOFTWARE_QUEUE: PortalKind = PortalKind {
+    mode: WorkQueueMode::Shared,
+    size: 16,
+    transfer_bytes_max: 2 << 20,
+    batch_max: 32,
+    opcodes: DsaOpcodeSet::ALL,
+};
 
 /// The work queues that a mover uses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

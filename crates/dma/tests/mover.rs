@@ -17,6 +17,8 @@ use headwater_host::shared_memory::SharedMemory;
 
 #[path = "mover/dsa.rs"]
 mod dsa;
+#[path = "mover/dsa_operations.rs"]
+mod dsa_operations;
 #[path = "mover/gpu.rs"]
 mod gpu;
 #[path = "mover/gpu_memory.rs"]

@@ -8,7 +8,9 @@ use headwater_dma::iova::{ClientMemory, Iova};
 use headwater_dma::mover::policy::PolicyConfig;
 use headwater_dma::mover::{ChannelCounters, DsaChannel, DsaConfig, MoveChannel, Mover, SoftwareChannel};
 use headwater_host::clock::{Clock, Nanos, UnixMillis};
-use headwater_host::dsa::{DsaOpcode, FaultSource, PortalFault, PortalKind, SoftwarePortal, WorkQueueMode};
+use headwater_host::dsa::{
+    DsaOpcode, DsaOpcodeSet, FaultSource, PortalFault, PortalKind, SoftwarePortal, WorkQueueMode,
+};
 use headwater_host::shared_memory::SharedMemory;
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::{
@@ -301,8 +303,13 @@ impl FaultSource for FaultyPages {
 #[test]
 fn a_work_queue_with_faults_moves_parts_of_long_values() {
     let clock = Clock::start();
-    let kind =
-        PortalKind { mode: WorkQueueMode::Dedicated, size: 32, transfer_bytes_max: 1 << 20, batch_max: 16 };
+    let kind = PortalKind {
+        mode: WorkQueueMode::Dedicated,
+        size: 32,
+        transfer_bytes_max: 1 << 20,
+        batch_max: 16,
+        opcodes: DsaOpcodeSet::ALL,
+    };
     let portal = SoftwarePortal::start(kind, FaultyPages).unwrap();
     let config = DsaConfig { patience: Nanos::from_millis(1), ..DsaConfig::default() };
     let channel = DsaChannel::software(portal, config).unwrap();

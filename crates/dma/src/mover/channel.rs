@@ -40,6 +40,9 @@ pub enum ChannelRefusal {
     /// It has as many jobs as its depth.
     #[error("the channel is full; take an ended job first")]
     Full,
+    /// It can do no operation of the job, or may not.
+    #[error("the channel does no operation of the job; let the CPU do it")]
+    NotPermitted,
     /// It has stopped for good.
     #[error("the channel has stopped; let the CPU do the job")]
     Dead,

@@ -16,6 +16,9 @@
 //! The device writes the record of a batch last, and ends a batch at a fence behind a failure, as its specification says. A
 //! partly computed CRC is not used: the CPU repeats that piece.
 //!
+//! A work queue can permit a part of the operations of its device. A job with none of them is refused; in one with some of them the
+//! CPU does the steps between.
+//!
 //! # What this does not do
 //! It takes no job back, and it does not wake a sleeping owner: user work queues have no interrupts. An owner with jobs in flight
 //! polls.
@@ -111,13 +114,13 @@ impl DsaChannel {
         Ok(Self::new(opened, queue.opcodes, queue.node, config)?)
     }
 
-    /// Takes a software portal as the device, which knows every operation.
+    /// Takes a software portal as the device.
     ///
     /// # Errors
     /// [`DsaChannelError`] if the system has no descriptor left.
     pub fn software(portal: SoftwarePortal, config: DsaConfig) -> Result<Self, DsaChannelError> {
-        let queue = DsaQueue::software(portal);
-        Ok(Self::new(queue, DsaOpcodeSet::of(&DsaOpcode::ALL), None, config)?)
+        let opcodes = portal.opcodes();
+        Ok(Self::new(DsaQueue::software(portal), opcodes, None, config)?)
     }
 
     fn new(
@@ -156,6 +159,13 @@ impl DsaChannel {
     /// Returns true if the channel takes no job any more.
     fn is_dead(&self) -> bool {
         self.is_failing || self.queue.is_stopped()
+    }
+
+    /// Returns true if the device does the operation: by its opcode, or a dualcast by two copies.
+    fn can_do(&self, operation: MoveOperation) -> bool {
+        let is_by_copies =
+            operation == MoveOperation::Dualcast && self.opcodes.contains(DsaOpcode::MemoryMove);
+        is_by_copies || self.opcodes.contains(opcode_of(operation))
     }
 
     /// Submits a round, again while the queue is full. Returns the job if the queue does not take it.
@@ -199,7 +209,15 @@ impl DsaChannel {
             }
             match RoundPlanner::new(&mut work, self.queue.limits(), self.opcodes).plan() {
                 RoundPlan::CpuFirst(bytes) => {
-                    self.counters.update(|counters| counters.unreachable += 1);
+                    let is_permitted = self.can_do(work.job.steps[work.step()].operation());
+                    self.counters.update(|counters| {
+                        let reason = if is_permitted {
+                            &mut counters.unreachable
+                        } else {
+                            &mut counters.not_permitted
+                        };
+                        *reason += 1;
+                    });
                     work.do_by_cpu(bytes);
                 }
                 RoundPlan::Operations(operations) => {
@@ -251,6 +269,8 @@ impl DsaChannel {
                 self.drain_until = None;
                 is_overdue
             }
+            // A queue that permits no drain cannot say what was lost: the device is stopped.
+            None if !self.opcodes.contains(DsaOpcode::Drain) => is_overdue,
             None if is_overdue => {
                 self.counters.update(|counters| counters.drains += 1);
                 self.drain_until = Some(now.after(self.config.patience));
@@ -267,20 +287,23 @@ impl DsaChannel {
     }
 }
 
+/// Returns the opcode of an operation.
+const fn opcode_of(operation: MoveOperation) -> DsaOpcode {
+    match operation {
+        MoveOperation::Copy => DsaOpcode::MemoryMove,
+        MoveOperation::CopyCrc32c => DsaOpcode::CopyCrc,
+        MoveOperation::Dualcast => DsaOpcode::Dualcast,
+        MoveOperation::Fill => DsaOpcode::Fill,
+        MoveOperation::Compare => DsaOpcode::Compare,
+        MoveOperation::Crc32c => DsaOpcode::CrcGeneration,
+        MoveOperation::Flush => DsaOpcode::CacheFlush,
+    }
+}
+
 impl MoveChannel for DsaChannel {
     fn traits(&self) -> ChannelTraits {
-        use MoveOperation::{Compare, Copy, CopyCrc32c, Crc32c, Dualcast, Fill, Flush};
-        let of = [
-            (Copy, DsaOpcode::MemoryMove),
-            (CopyCrc32c, DsaOpcode::CopyCrc),
-            (Dualcast, DsaOpcode::Dualcast),
-            (Fill, DsaOpcode::Fill),
-            (Compare, DsaOpcode::Compare),
-            (Crc32c, DsaOpcode::CrcGeneration),
-            (Flush, DsaOpcode::CacheFlush),
-        ];
-        let known = of.into_iter().filter(|(_, opcode)| self.opcodes.contains(*opcode));
-        let known: Vec<MoveOperation> = known.map(|(operation, _)| operation).collect();
+        let is_known = |operation: &MoveOperation| self.opcodes.contains(opcode_of(*operation));
+        let known: Vec<MoveOperation> = MoveOperation::ALL.into_iter().filter(is_known).collect();
         ChannelTraits {
             node: self.node,
             depth: self.queue.limits().entries,
@@ -292,6 +315,9 @@ impl MoveChannel for DsaChannel {
     fn submit(&mut self, token: u64, job: MoveJob, now: Nanos) -> Result<(), RefusedJob> {
         if self.is_dead() {
             return Err(RefusedJob { job, reason: ChannelRefusal::Dead });
+        }
+        if !job.steps.is_empty() && !job.steps.iter().any(|step| self.can_do(step.operation())) {
+            return Err(RefusedJob { job, reason: ChannelRefusal::NotPermitted });
         }
         let mut work = ChannelJob::new(job, now);
         if work.is_done() {

@@ -10,7 +10,8 @@ use headwater_dma::mover::{
 };
 use headwater_host::clock::{Clock, Nanos};
 use headwater_host::dsa::{
-    DsaOpcode, DsaStatus, FaultSource, NoFaults, PortalFault, PortalKind, SoftwarePortal, WorkQueueMode,
+    DsaOpcode, DsaOpcodeSet, DsaStatus, FaultSource, NoFaults, PortalFault, PortalKind, SoftwarePortal,
+    WorkQueueMode,
 };
 use headwater_host::lent_bytes::LentBytes;
 use headwater_host::shared_memory::SharedMemory;
@@ -22,27 +23,32 @@ const BYTES: usize = 2 * TRANSFER_BYTES + 700;
 const TRANSFER_BYTES: usize = 4_096;
 
 /// The patience where nothing is lost, so that no test depends on the time of the machine; and where the loss is the point.
-const LONG: Nanos = Nanos::from_millis(600_000);
-const SHORT: Nanos = Nanos::from_micros(300);
+pub(super) const LONG: Nanos = Nanos::from_millis(600_000);
+pub(super) const SHORT: Nanos = Nanos::from_micros(300);
 
 /// The form in which descriptors are submitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Form {
+pub(super) enum Form {
     Direct,
     Batch,
 }
 
-fn kind(form: Form) -> PortalKind {
+pub(super) fn kind(form: Form) -> PortalKind {
     PortalKind {
         mode: WorkQueueMode::Dedicated,
         size: 8,
         transfer_bytes_max: 4_096,
         batch_max: if form == Form::Batch { 16 } else { 1 },
+        opcodes: DsaOpcodeSet::ALL,
     }
 }
 
 /// Returns a mover that gives every job to one DSA channel.
-fn mover(kind: PortalKind, patience: Nanos, faults: impl FaultSource) -> (Mover, DsaCountersReader) {
+pub(super) fn mover(
+    kind: PortalKind,
+    patience: Nanos,
+    faults: impl FaultSource,
+) -> (Mover, DsaCountersReader) {
     let portal = SoftwarePortal::start(kind, faults).unwrap();
     let config = DsaConfig { full_retries: 3, patience };
     let channel = DsaChannel::software(portal, config).unwrap();
@@ -62,7 +68,7 @@ fn mover(kind: PortalKind, patience: Nanos, faults: impl FaultSource) -> (Mover,
 
 /// One fault, at one descriptor, or at each submission.
 #[derive(Clone, Copy, Debug)]
-enum PlannedFault {
+pub(super) enum PlannedFault {
     At { nth: u64, fault: PortalFault },
     Full { submissions: u64 },
 }
@@ -84,7 +90,7 @@ impl FaultSource for PlannedFault {
 const OPERATIONS: [&str; 7] = ["copy", "copy and crc", "dualcast", "fill", "compare", "crc", "flush"];
 
 /// A job of the matrix: steps of one operation over private and shared memories, and the bytes and results of a byte loop.
-struct MatrixJob {
+pub(super) struct MatrixJob {
     job: MoveJob,
     shared: SharedMemory,
     expected: Vec<Vec<u8>>,
@@ -202,7 +208,7 @@ fn describe(
 }
 
 /// Runs a job of the matrix on a mover, and compares it with the byte loop.
-fn run_cell(mover: &mut Mover, operation: usize, cell: &str) -> MatrixJob {
+pub(super) fn run_cell(mover: &mut Mover, operation: usize, cell: &str) -> MatrixJob {
     let mut matrix = MatrixJob::new(operation);
     let job = std::mem::take(&mut matrix.job);
     // A job that is started goes to the channel as a whole, and does not make it rest if it is slow.
@@ -427,6 +433,7 @@ fn seeded_jobs_over_mixed_faults_move_what_a_byte_loop_moves() {
             size: random.usize(1..12),
             transfer_bytes_max: [64, 1_000, 4_096, 65_536][random.usize(..4)],
             batch_max: [1, 2, 7, 64][random.usize(..4)],
+            opcodes: DsaOpcodeSet::ALL,
         };
         let faults = MixedFaults { one_of: random.u64(2..20), random: random.fork() };
         let (mut mover, counters) = mover(kind, SHORT, faults);

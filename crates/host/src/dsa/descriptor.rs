@@ -56,6 +56,28 @@ impl DsaOpcode {
         Self::CacheFlush,
     ];
 
+    /// Returns the operation's name, for an operator.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::NoOp => "no-op",
+            Self::Batch => "batch",
+            Self::Drain => "drain",
+            Self::MemoryMove => "copy",
+            Self::Fill => "fill",
+            Self::Compare => "compare",
+            Self::Dualcast => "dualcast",
+            Self::CrcGeneration => "CRC",
+            Self::CopyCrc => "copy with CRC",
+            Self::CacheFlush => "cache flush",
+        }
+    }
+
+    /// Returns true for an operation over memory; false for one that only orders the queue.
+    pub(super) const fn is_over_memory(self) -> bool {
+        !matches!(self, Self::NoOp | Self::Batch | Self::Drain)
+    }
+
     /// Returns the opcode of a byte; `None` for one that this driver does not use.
     #[must_use]
     pub fn of(byte: u8) -> Option<Self> {

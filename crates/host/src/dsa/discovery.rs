@@ -76,11 +76,21 @@ impl WorkQueueMode {
     }
 }
 
-/// The opcodes that a device knows.
+/// The opcodes that a device knows, or that a queue permits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DsaOpcodeSet(u64);
 
 impl DsaOpcodeSet {
+    /// Every opcode that this driver uses.
+    pub const ALL: Self = {
+        let (mut set, mut nth) = (0_u64, 0);
+        while nth < DsaOpcode::ALL.len() {
+            set |= 1_u64 << (DsaOpcode::ALL[nth] as u8);
+            nth += 1;
+        }
+        Self(set)
+    };
+
     /// Returns the set of the named opcodes.
     #[must_use]
     pub fn of(opcodes: &[DsaOpcode]) -> Self {
@@ -93,14 +103,19 @@ impl DsaOpcodeSet {
         self.0 & 1 << (opcode as u8) != 0
     }
 
-    /// Parses `op_cap`: four words of 64 bits, the low one first, as kernels before 6.0 write it; or groups of 32 bits, the
-    /// low one last, as later ones do.
+    /// Returns the opcodes of this driver that are in the set, in the order of their codes.
+    pub fn opcodes(self) -> impl Iterator<Item = DsaOpcode> {
+        DsaOpcode::ALL.into_iter().filter(move |opcode| self.contains(*opcode))
+    }
+
+    /// Parses `op_cap` or `op_config`: four words of 64 bits, the low one first, as kernels before 6.0 write it; or groups of 32
+    /// bits, the low one last, as later ones do.
     fn parse(text: &str) -> Option<Self> {
         let text = text.trim();
         if text.contains(',') {
             let mut groups = text.rsplit(',').map(|group| u32::from_str_radix(group.trim(), 16));
             let (low, high) = (groups.next()?.ok()?, groups.next()?.ok()?);
-            return Some(Self(u64::from(high) << 32 | u64::from(low)));
+            return groups.all(|group| group.is_ok()).then_some(Self(u64::from(high) << 32 | u64::from(low)));
         }
         let word = text.split_whitespace().next()?;
         u64::from_str_radix(word.strip_prefix("0x").unwrap_or(word), 16).ok().map(Self)
@@ -132,8 +147,10 @@ pub struct WorkQueueInfo {
     pub group: Option<u32>,
     /// The memory node of the device.
     pub node: Option<NodeId>,
-    /// The opcodes of the device.
+    /// The opcodes that the device knows and the queue permits.
     pub opcodes: DsaOpcodeSet,
+    /// The opcodes that the device knows and the queue does not permit (`op_config`).
+    pub forbidden: DsaOpcodeSet,
     /// The path of its file.
     pub file: PathBuf,
 }
@@ -275,7 +292,8 @@ fn read_queue(id: WorkQueueId, device: &Path, roots: &DsaRoots) -> Result<WorkQu
     if transfer_bytes_max == 0 {
         return Err("its max_transfer_size is 0".into());
     }
-    let opcodes = DsaOpcodeSet::parse(&device_word("op_cap")).ok_or("the device has no op_cap")?;
+    let known = DsaOpcodeSet::parse(&device_word("op_cap")).ok_or("the device has no op_cap")?;
+    let opcodes = permitted_opcodes(&folder, known)?;
     // The file is missing where the device has no batches, and the opcode where the kernel forbids them.
     let batch_max = narrow("max_batch_size").unwrap_or(1).max(1);
     Ok(WorkQueueInfo {
@@ -292,8 +310,27 @@ fn read_queue(id: WorkQueueId, device: &Path, roots: &DsaRoots) -> Result<WorkQu
         // The kernel writes -1 for a machine without nodes.
         node: device_word("numa_node").trim().parse().ok().map(NodeId),
         opcodes,
+        forbidden: DsaOpcodeSet(known.0 & !opcodes.0),
         file: roots.files.join(id.to_string()),
     })
+}
+
+/// Returns the opcodes that a queue permits of those that its device knows. A queue without the file permits all of them: the
+/// device cannot restrict its queues.
+fn permitted_opcodes(folder: &Path, known: DsaOpcodeSet) -> Result<DsaOpcodeSet, String> {
+    let text = match fs::read_to_string(folder.join("op_config")) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(known),
+        Err(error) => return Err(format!("its file op_config cannot be read ({error})")),
+    };
+    let permitted = DsaOpcodeSet::parse(&text)
+        .ok_or_else(|| format!("its file op_config has {:?}, not a set of operations", text.trim()))?;
+    let opcodes = DsaOpcodeSet(permitted.0 & known.0);
+    if opcodes.opcodes().any(DsaOpcode::is_over_memory) {
+        Ok(opcodes)
+    } else {
+        Err("its op_config permits no operation over memory".into())
+    }
 }
 
 #[cfg(test)]
@@ -368,6 +405,60 @@ mod tests {
             assert!(second.opcodes.contains(opcode), "{opcode:?}");
             assert_eq!(first.opcodes.contains(opcode), opcode != DsaOpcode::Batch, "{opcode:?}");
         }
+    }
+
+    #[test]
+    fn a_queue_permits_what_its_op_config_and_its_device_have_in_common() {
+        use DsaOpcode::{
+            Batch, CacheFlush, Compare, CopyCrc, CrcGeneration, Drain, Dualcast, Fill, MemoryMove, NoOp,
+        };
+        let root = tempfile::TempDir::new().unwrap();
+        let roots = roots(root.path());
+        let zeroes = "00000000,00000000,00000000,00000000,00000000,00000000";
+        // The device has no dualcast, which bit 9 is.
+        put(root.path(), "dsa0/op_cap", &format!("{zeroes},00000001,003f01ff\n"));
+        put_queue(root.path(), "dsa0/wq0.0", &[]);
+        let all = [NoOp, Batch, Drain, MemoryMove, Fill, Compare, CrcGeneration, CopyCrc, CacheFlush];
+        let cases: [(String, &[DsaOpcode]); 7] = [
+            (format!("{zeroes},00000001,003f03ff\n"), &all),
+            (format!("{zeroes},00000000,0000001c\n"), &[Drain, MemoryMove, Fill]),
+            (format!("{zeroes},00000001,00020208\n"), &[MemoryMove, CopyCrc, CacheFlush]),
+            // Operations that neither the device nor this driver has.
+            (format!("ffffffff,{zeroes},ffc00208\n"), &[MemoryMove]),
+            ("8\n".to_owned(), &[MemoryMove]),
+            ("0x3a 0x0 0x0 0x0 \n".to_owned(), &[Batch, MemoryMove, Fill, Compare]),
+            ("00000001,00000000".to_owned(), &[CacheFlush]),
+        ];
+        for (text, permitted) in &cases {
+            put(root.path(), "dsa0/wq0.0/op_config", text);
+            let queue = discover(&roots).unwrap().remove(0);
+            let of = |set: DsaOpcodeSet| set.opcodes().collect::<Vec<_>>();
+            assert_eq!(of(queue.opcodes), *permitted, "{text}");
+            let rest: Vec<DsaOpcode> = all.into_iter().filter(|opcode| !permitted.contains(opcode)).collect();
+            assert_eq!(of(queue.forbidden), rest, "{text}");
+            assert_eq!(queue.batch_max > 1, permitted.contains(&Batch), "{text}");
+            assert!(!queue.opcodes.contains(Dualcast), "{text}");
+        }
+        let refusals = [
+            ("", "not a set of operations"),
+            ("all\n", "\"all\", not a set"),
+            ("00000000,0000001g", "not a set"),
+            ("x,00000000,00000008", "not a set"),
+            ("00000000,100000008", "not a set"),
+            ("00000000,00000007", "permits no operation over memory"),
+            ("00000000,00000200", "permits no operation over memory"),
+        ];
+        for (text, reason) in refusals {
+            put(root.path(), "dsa0/wq0.0/op_config", text);
+            let error = discover(&roots).unwrap_err().to_string();
+            assert!(error.contains("wq0.0") && error.contains(reason), "{text:?}: {error}");
+        }
+        // A folder in place of the file is an error that says so.
+        fs::remove_file(root.path().join("sys/dsa0/wq0.0/op_config")).unwrap();
+        assert_eq!(discover(&roots).unwrap()[0].forbidden, DsaOpcodeSet::default());
+        fs::create_dir(root.path().join("sys/dsa0/wq0.0/op_config")).unwrap();
+        let error = discover(&roots).unwrap_err().to_string();
+        assert!(error.contains("op_config cannot be read"), "{error}");
     }
 
     #[test]

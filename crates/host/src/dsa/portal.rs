@@ -257,7 +257,6 @@ impl SubmissionPortal for WrittenPortal {
 #[cfg(not(loom))]
 mod tests {
     use super::*;
-    use crate::dsa::descriptor::DsaOpcode;
     use crate::dsa::discovery::DsaOpcodeSet;
     use std::io::Read as _;
     use std::os::unix::fs::PermissionsExt as _;
@@ -275,7 +274,8 @@ mod tests {
             file_minor: None,
             group: None,
             node: None,
-            opcodes: DsaOpcodeSet::of(&DsaOpcode::ALL),
+            opcodes: DsaOpcodeSet::ALL,
+            forbidden: DsaOpcodeSet::default(),
             file,
         }
     }

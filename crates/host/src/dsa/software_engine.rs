@@ -114,7 +114,8 @@ impl SoftwareEngine {
 
     /// Runs a descriptor of the queue.
     fn run(&mut self, descriptor: &DsaDescriptor) -> Progress {
-        let is_drain = descriptor.opcode() == Some(DsaOpcode::Drain);
+        let permits_drain = self.kind.opcodes.contains(DsaOpcode::Drain);
+        let is_drain = permits_drain && descriptor.opcode() == Some(DsaOpcode::Drain);
         match self.draw_fault(descriptor) {
             PortalFault::Lost => Progress::Lost,
             PortalFault::Late | PortalFault::Reordered if is_drain => Progress::Lost,
@@ -219,6 +220,9 @@ impl SoftwareEngine {
 /// Checks a descriptor as a device does before it begins.
 fn check(descriptor: &DsaDescriptor, kind: PortalKind) -> Result<(), DsaStatus> {
     let opcode = descriptor.opcode().ok_or(DsaStatus::UnknownOpcode)?;
+    if !kind.opcodes.contains(opcode) {
+        return Err(DsaStatus::UnknownOpcode);
+    }
     let (length, has_length) = (descriptor.length(), !matches!(opcode, DsaOpcode::NoOp | DsaOpcode::Drain));
     if !descriptor.flags().is_allowed_for(opcode) {
         return Err(DsaStatus::InvalidFlags);

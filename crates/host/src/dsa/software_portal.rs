@@ -5,7 +5,7 @@
 //! is no DMA engine, saves no CPU time, and shows nothing about the speed of one.
 
 use super::descriptor::{DsaDescriptor, DsaOpcode};
-use super::discovery::WorkQueueMode;
+use super::discovery::{DsaOpcodeSet, WorkQueueMode};
 use super::portal::{PortalRefusal, SubmissionPortal};
 use super::queue::QueueLimits;
 use super::software_engine::{EngineEnd, SoftwareEngine};
@@ -74,6 +74,8 @@ pub struct PortalKind {
     pub transfer_bytes_max: u32,
     /// The most descriptors of a batch; 1 if it takes none.
     pub batch_max: usize,
+    /// The opcodes that it permits. Each other ends with the status of an unknown one.
+    pub opcodes: DsaOpcodeSet,
 }
 
 /// The state that owner and thread share.
@@ -134,12 +136,18 @@ impl SoftwarePortal {
         Ok(Self { shared, kind, thread: Some(thread) })
     }
 
+    /// Returns the opcodes that the device knows and its queue permits.
+    #[must_use]
+    pub fn opcodes(&self) -> DsaOpcodeSet {
+        self.kind.opcodes
+    }
+
     /// Returns the limits, as a queue of a device has them.
     pub(super) fn limits(&self) -> QueueLimits {
         QueueLimits {
             entries: self.kind.size.saturating_sub(1).max(1),
             transfer_bytes_max: self.kind.transfer_bytes_max,
-            batch_max: self.kind.batch_max,
+            batch_max: if self.allows_batches() { self.kind.batch_max } else { 1 },
         }
     }
 }
@@ -179,7 +187,7 @@ impl SubmissionPortal for SoftwarePortal {
     }
 
     fn allows_batches(&self) -> bool {
-        self.kind.batch_max > 1
+        self.kind.batch_max > 1 && self.kind.opcodes.contains(DsaOpcode::Batch)
     }
 }
 

@@ -15,7 +15,7 @@ use headwater_host::copy::persist::{
 };
 use headwater_host::copy::{StreamingCopies, copy_crc32c, kernel_name};
 use headwater_host::dsa::{
-    DsaInstructions, DsaRoots, NOT_RUN_ON_SILICON, SETUP_COMMANDS, WorkQueueInfo, discover,
+    DsaInstructions, DsaOpcode, DsaRoots, NOT_RUN_ON_SILICON, SETUP_COMMANDS, WorkQueueInfo, discover,
 };
 use headwater_host::gpu::{GpuDriver, GpuInfo, HostRegistrations, NOT_RUN_ON_GPU, library_path};
 use serde::Serialize;
@@ -136,8 +136,14 @@ fn work_queue(queue: &WorkQueueInfo, instructions: DsaInstructions) -> DoctorFin
     let node = queue.node.map_or_else(|| "unknown".to_owned(), |node| node.to_string());
     let batches =
         if queue.batch_max > 1 { format!("batches of {}", queue.batch_max) } else { "no batches".into() };
+    let names: Vec<&str> = queue.forbidden.opcodes().map(DsaOpcode::name).collect();
+    let forbidden = if names.is_empty() {
+        String::new()
+    } else {
+        format!(", its op_config forbids {}", names.join(", "))
+    };
     let found = format!(
-        "{} {:?}: {}, {} entries, {batches}, transfers up to {}, node {node}",
+        "{} {:?}: {}, {} entries, {batches}, transfers up to {}, node {node}{forbidden}",
         queue.id,
         queue.name,
         queue.mode.name(),
@@ -325,7 +331,15 @@ mod tests {
         for part in ["wq0.1 \"mine\": shared, 16 entries, batches of 32", "2 MiB", "node 1", "ENQCMD"] {
             assert!(text.contains(part), "{part} is missing in {text}");
         }
-        assert!(text.contains(NOT_RUN_ON_SILICON), "{text}");
+        assert!(text.contains(NOT_RUN_ON_SILICON) && !text.contains("op_config"), "{text}");
+        // Copies, copies with CRC and drains.
+        std::fs::write(queue.join("op_config"), "00000000,0002000c\n").unwrap();
+        let text = work_queues(&roots, DsaInstructions::NONE)[0].to_string();
+        let forbidden = "op_config forbids no-op, batch, fill, compare, dualcast, CRC, cache flush";
+        assert!(text.contains(forbidden) && text.contains("no batches"), "{text}");
+        std::fs::write(queue.join("op_config"), "00000000,00000000\n").unwrap();
+        let text = work_queues(&roots, DsaInstructions::NONE)[0].to_string();
+        assert!(text.contains("wq0.1: its op_config permits no operation over memory"), "{text}");
     }
 
     #[test]

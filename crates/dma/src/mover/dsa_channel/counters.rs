@@ -21,8 +21,10 @@ pub struct DsaCounters {
     pub repeated: u64,
     /// Pieces of a round that got no record while later ones did, and the CPU did.
     pub no_record: u64,
-    /// Pieces that the device cannot reach or do, and the CPU did.
+    /// Pieces that the device cannot reach, or that are too short for it, and the CPU did.
     pub unreachable: u64,
+    /// Pieces of operations that the device does not know or its work queue does not permit, and the CPU did.
+    pub not_permitted: u64,
     /// Jobs that were abandoned, and the mover did.
     pub abandoned: u64,
     /// Drains that looked for lost operations.

@@ -4,7 +4,7 @@ use super::*;
 use crate::copy::crc32c;
 use crate::dsa::completion::RECORD_BYTES;
 use crate::dsa::descriptor::DsaOpcode;
-use crate::dsa::discovery::WorkQueueMode;
+use crate::dsa::discovery::{DsaOpcodeSet, WorkQueueMode};
 use crate::dsa::software_portal::{FaultSource, NoFaults, PortalFault, PortalKind};
 use crate::dsa::work::{CacheTarget, DsaOperation};
 use crate::work_memory::{WorkBytes, WorkPlace};
@@ -46,8 +46,13 @@ impl Drop for TestMemories {
     }
 }
 
-const KIND: PortalKind =
-    PortalKind { mode: WorkQueueMode::Dedicated, size: 8, transfer_bytes_max: 1 << 16, batch_max: 16 };
+const KIND: PortalKind = PortalKind {
+    mode: WorkQueueMode::Dedicated,
+    size: 8,
+    transfer_bytes_max: 1 << 16,
+    batch_max: 16,
+    opcodes: DsaOpcodeSet::ALL,
+};
 
 fn queue(kind: PortalKind, faults: impl FaultSource) -> DsaQueue<TestMemories> {
     DsaQueue::software(SoftwarePortal::start(kind, faults).unwrap())
