@@ -170,6 +170,16 @@
 // The processor cannot write its caches back: further threads see the bytes, and a file keeps them after msync.
 #define HW_PROMISE_VISIBLE_ONLY 2
 
+// It is not known if the writes of work queues and GPUs stay in the cache: persistent jobs flush them.
+#define HW_CACHE_WRITES_UNKNOWN 0
+
+// The writes of work queues and GPUs stay in the cache (DDIO): persistent jobs flush them.
+#define HW_CACHE_WRITES_ALLOCATING 1
+
+// The writes of work queues and GPUs pass the cache by: persistent jobs flush only what the CPU wrote. A program that states
+// this for a machine that does otherwise loses bytes with the power.
+#define HW_CACHE_WRITES_BYPASSING 2
+
 // The result of a call.
 typedef enum hw_code {
   // Success.
@@ -681,6 +691,10 @@ typedef struct hw_mover_settings {
   uint64_t channel_bytes_per_us;
   // Nanoseconds that a thread, a work queue or a GPU is expected to take before its first byte.
   uint64_t channel_fixed_ns;
+  // The writes of work queues and GPUs: one of the HW_CACHE_WRITES_ constants. Persistent jobs depend on it.
+  uint32_t cache_writes;
+  // Unused; 0.
+  uint32_t reserved;
 } hw_mover_settings;
 
 // The work of a mover since it was opened. Fields are bytes or counts.
@@ -717,6 +731,12 @@ typedef struct hw_mover_totals {
   uint64_t missed_limit_decisions;
   // Jobs with memory that a GPU cannot access, once for each GPU: they were not offered to it.
   uint64_t unreachable;
+  // Persistent jobs and parts that were flushed behind a thread, a work queue or a GPU whose writes stay in the cache.
+  uint64_t flushed_allocating;
+  // Persistent jobs and parts that were flushed behind a work queue or a GPU of which it is not known.
+  uint64_t flushed_unknown;
+  // Persistent jobs and parts that were not flushed, because the writes of their work queue or GPU pass the cache by.
+  uint64_t not_flushed;
 } hw_mover_totals;
 
 #ifdef __cplusplus

@@ -65,6 +65,12 @@ pub struct MoverTotals {
     pub missed_limit_decisions: u64,
     /// Jobs with memory that a GPU cannot access, once for each GPU: they were not offered to it.
     pub unreachable: u64,
+    /// Persistent jobs and parts that were flushed behind a thread, a work queue or a GPU whose writes stay in the cache.
+    pub flushed_allocating: u64,
+    /// Persistent jobs and parts that were flushed behind a work queue or a GPU of which it is not known.
+    pub flushed_unknown: u64,
+    /// Persistent jobs and parts that were not flushed, because the writes of their work queue or GPU pass the cache by.
+    pub not_flushed: u64,
 }
 
 impl MoverTotals {
@@ -89,6 +95,9 @@ impl MoverTotals {
             passed_over_decisions: decisions.of(DecisionReason::Deadline),
             missed_limit_decisions: decisions.of(DecisionReason::DeadlineMissed),
             unreachable: channels.unreachable,
+            flushed_allocating: channels.flushed_allocating,
+            flushed_unknown: channels.flushed_unknown,
+            not_flushed: channels.not_flushed,
         }
     }
 }

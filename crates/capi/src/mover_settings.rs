@@ -9,7 +9,7 @@ use crate::ffi::{read_sized, run_call, write_sized};
 use crate::move_error::MoveCallError;
 use crate::mover_channels::{WorkQueueChoice, open_channels, open_gpus};
 use crate::pool_settings::HW_UNSET;
-use headwater_dma::mover::policy::{MoveDirection, PolicyConfig};
+use headwater_dma::mover::policy::{CacheWrites, MoveDirection, PolicyConfig};
 use headwater_dma::mover::{LARGE_JOB_BYTES, Mover};
 use headwater_host::clock::{Clock, Nanos};
 use headwater_host::dsa::DsaRoots;
@@ -20,6 +20,14 @@ use std::ffi::{CStr, c_char};
 const SPIN: Nanos = Nanos::from_micros(20);
 /// The most bytes a microsecond that a setting names.
 const BYTES_PER_US_MAX: u64 = 1_000_000_000;
+
+/// It is not known if the writes of work queues and GPUs stay in the cache: persistent jobs flush them.
+pub const HW_CACHE_WRITES_UNKNOWN: u32 = 0;
+/// The writes of work queues and GPUs stay in the cache (DDIO): persistent jobs flush them.
+pub const HW_CACHE_WRITES_ALLOCATING: u32 = 1;
+/// The writes of work queues and GPUs pass the cache by: persistent jobs flush only what the CPU wrote. A program that states
+/// this for a machine that does otherwise loses bytes with the power.
+pub const HW_CACHE_WRITES_BYPASSING: u32 = 2;
 
 /// The settings of a mover. Fill it with hw_mover_settings_init, then change fields. The rates and the time are those with
 /// which the policy starts; it learns its own, unless hw_mover_freeze stops it. HW_UNSET: the library chooses.
@@ -48,9 +56,13 @@ pub struct HwMoverSettings {
     pub channel_bytes_per_us: u64,
     /// Nanoseconds that a thread, a work queue or a GPU is expected to take before its first byte.
     pub channel_fixed_ns: u64,
+    /// The writes of work queues and GPUs: one of the HW_CACHE_WRITES_ constants. Persistent jobs depend on it.
+    pub cache_writes: u32,
+    /// Unused; 0.
+    pub reserved: u32,
 }
 
-const _: () = assert!(size_of::<HwMoverSettings>() == 64);
+const _: () = assert!(size_of::<HwMoverSettings>() == 72);
 
 impl HwMoverSettings {
     const fn unset() -> Self {
@@ -64,6 +76,8 @@ impl HwMoverSettings {
             cpu_bytes_per_us: HW_UNSET,
             channel_bytes_per_us: HW_UNSET,
             channel_fixed_ns: HW_UNSET,
+            cache_writes: HW_CACHE_WRITES_UNKNOWN,
+            reserved: 0,
         }
     }
 
@@ -121,6 +135,19 @@ impl HwMoverSettings {
                 let (field, choice) = ("channel_fixed_ns", "0 to 1,000,000,000");
                 return Err(CallError::InvalidValue { field, value, choice });
             }
+        }
+        policy.cache_writes = match self.cache_writes {
+            HW_CACHE_WRITES_UNKNOWN => CacheWrites::Unknown,
+            HW_CACHE_WRITES_ALLOCATING => CacheWrites::Allocating,
+            HW_CACHE_WRITES_BYPASSING => CacheWrites::NonAllocating,
+            value => {
+                let choice = "HW_CACHE_WRITES_UNKNOWN to HW_CACHE_WRITES_BYPASSING";
+                return Err(CallError::InvalidValue { field: "cache_writes", value: value.into(), choice });
+            }
+        };
+        if self.reserved != 0 {
+            let (field, value) = ("reserved", self.reserved.into());
+            return Err(CallError::InvalidValue { field, value, choice: "0" });
         }
         Ok(policy)
     }
@@ -187,6 +214,7 @@ mod tests {
             cpu_bytes_per_us: 1,
             channel_bytes_per_us: 1_000_000_000,
             channel_fixed_ns: 7,
+            cache_writes: HW_CACHE_WRITES_BYPASSING,
             ..unset
         };
         let expected = PolicyConfig {
@@ -194,6 +222,7 @@ mod tests {
             cpu_bytes_per_ns: 0.001,
             channel_bytes_per_ns: 1_000_000.0,
             channel_fixed_ns: 7.0,
+            cache_writes: CacheWrites::NonAllocating,
             ..threads
         };
         assert_eq!(policy(&named, "").unwrap(), expected);
@@ -207,6 +236,8 @@ mod tests {
             (HwMoverSettings { cpu_bytes_per_us: 1_000_000_001, ..unset }, "cpu_bytes_per_us"),
             (HwMoverSettings { channel_bytes_per_us: 0, ..unset }, "channel_bytes_per_us"),
             (HwMoverSettings { channel_fixed_ns: 1_000_000_001, ..unset }, "channel_fixed_ns"),
+            (HwMoverSettings { cache_writes: 3, ..unset }, "cache_writes"),
+            (HwMoverSettings { reserved: 1, ..unset }, "reserved"),
         ] {
             let refused = policy(&settings, "").unwrap_err();
             assert!(matches!(refused, CallError::InvalidValue { field, .. } if field == named), "{refused}");

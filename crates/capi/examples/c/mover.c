@@ -314,6 +314,9 @@ static void invalid_movers(void) {
     CHECK_CODE(hw_mover_open(&settings, &mover), HW_CODE_CONFIG);
     settings = unset, settings.gpus = 17;
     CHECK_CODE(hw_mover_open(&settings, &mover), HW_CODE_CONFIG);
+    settings = unset, settings.cache_writes = HW_CACHE_WRITES_BYPASSING + 1;
+    CHECK_CODE(hw_mover_open(&settings, &mover), HW_CODE_CONFIG);
+    CHECK(strstr(hw_last_error(), "HW_CACHE_WRITES_BYPASSING") != NULL);
     settings = unset, settings.channel_bytes_per_us = 0;
     CHECK_CODE(hw_mover_open(&settings, &mover), HW_CODE_CONFIG);
     settings = unset, settings.work_queues = "dsa0";
@@ -556,6 +559,38 @@ static void one_ticket_for_all(hw_mover *mover) {
     free(target);
 }
 
+/* Who flushes what a work queue wrote depends on what the program says about its writes. */
+static void cache_writes(void) {
+    static unsigned char target[MIB];
+    for (uint32_t writes = HW_CACHE_WRITES_UNKNOWN; writes <= HW_CACHE_WRITES_BYPASSING; writes++) {
+        hw_mover_settings settings;
+        hw_mover *mover = NULL;
+        hw_move_ticket *ticket = NULL;
+        hw_move_job *job = create(HW_JOB_PERSISTENT);
+        uint32_t promise = 99;
+        CHECK_CODE(hw_mover_settings_init(&settings, sizeof settings), HW_CODE_OK);
+        settings.work_queues = "software";
+        settings.cpu_bytes_per_us = 1;
+        settings.channel_bytes_per_us = 100000;
+        settings.cache_writes = writes;
+        CHECK_CODE(hw_mover_open(&settings, &mover), HW_CODE_OK);
+        CHECK_CODE(hw_mover_freeze(mover, 1), HW_CODE_OK);
+        lend(job, target, MIB, HW_MOVE_WRITE);
+        add(job, (hw_move_step){.operation = HW_MOVE_FILL, .bytes = MIB, .value = writes});
+        CHECK_CODE(hw_mover_start(mover, job, &ticket), HW_CODE_OK);
+        CHECK_CODE(hw_mover_wait(mover, ticket, HW_FOREVER), HW_CODE_OK);
+        CHECK(target[0] == writes && target[MIB - 1] == writes);
+        CHECK_CODE(hw_move_job_promise(job, &promise), HW_CODE_OK);
+        CHECK(promise != HW_PROMISE_NONE);
+        hw_mover_totals now = totals(mover);
+        CHECK(now.flushed_unknown == (writes == HW_CACHE_WRITES_UNKNOWN));
+        CHECK(now.flushed_allocating == (writes == HW_CACHE_WRITES_ALLOCATING));
+        CHECK(now.not_flushed == (writes == HW_CACHE_WRITES_BYPASSING));
+        CHECK_CODE(hw_mover_close(mover), HW_CODE_OK);
+        CHECK_CODE(hw_move_job_destroy(job), HW_CODE_OK);
+    }
+}
+
 static void most_started_jobs(void) {
     static hw_move_job *jobs[STARTED_MAX + 1];
     static hw_move_ticket *tickets[STARTED_MAX + 1];
@@ -645,6 +680,7 @@ int main(void) {
     invalid_memories_and_steps();
     invalid_movers();
     most_started_jobs();
+    cache_writes();
     puts("every job moved its bytes, and every misuse returned its code");
     return 0;
 }

@@ -70,7 +70,8 @@ pub struct PageFaultCounters {
 
 /// An engine that does jobs beside the CPU of its owner.
 ///
-/// Whatever the durability of a job, the channel gives its guarantee itself before the job has ended.
+/// Whatever the durability of a job, the channel gives its guarantee itself before the job has ended. For what its device wrote
+/// that takes a flush by the CPU if [`MoveJob::needs_flush`] says so.
 pub trait MoveChannel: Debug + Send {
     /// Returns the properties of the channel; they never change.
     fn traits(&self) -> ChannelTraits;

@@ -14,8 +14,8 @@ use super::counters::ChannelCounters;
 use super::job::{MoveDurability, MoveJob};
 use super::mover_clock::MoverClock;
 use super::policy::{
-    ChannelLoad, ChannelTraits, DecisionReason, JobSplit, MoveDirection, MoveEngine, MoveObservation,
-    MovePlan, MovePolicy, OwnerState, PolicyConfig, WorkShape,
+    CacheWrites, ChannelLoad, ChannelTraits, DecisionReason, JobSplit, MoveDirection, MoveEngine,
+    MoveObservation, MovePlan, MovePolicy, OwnerState, PolicyConfig, WorkShape,
 };
 use super::split::JobRest;
 use headwater_host::clock::Nanos;
@@ -228,19 +228,48 @@ impl MoveEngines {
                 break;
             };
             let (token, bytes, ahead) = (self.token(), part.bytes() as u64, self.channels[channel].load);
-            match self.channels[channel].channel.submit(token, part, now) {
-                Ok(()) => {
-                    self.load(channel, bytes);
-                    parts.push(PartInFlight { token, channel, bytes, ahead, rest });
-                }
-                Err(refused) => {
-                    self.note_refusal(channel, refused.reason);
-                    job.join(refused.job, rest);
-                    break;
-                }
+            if let Some(refused) = self.submit(channel, part, plan, (token, now)) {
+                job.join(refused, rest);
+                break;
             }
+            parts.push(PartInFlight { token, channel, bytes, ahead, rest });
         }
         parts
+    }
+
+    /// Submits a job to a channel of its plan. Returns the job if the channel does not take it.
+    fn submit(
+        &mut self,
+        channel: usize,
+        mut job: MoveJob,
+        plan: &MovePlan,
+        (token, now): (u64, Nanos),
+    ) -> Option<MoveJob> {
+        job.skips_flush = !plan.needs_flush(channel);
+        let (bytes, durability) = (job.bytes() as u64, job.durability);
+        match self.channels[channel].channel.submit(token, job, now) {
+            Ok(()) => {
+                self.load(channel, bytes);
+                if durability == MoveDurability::Persistent {
+                    self.count_flush(channel);
+                }
+                None
+            }
+            Err(refused) => {
+                self.note_refusal(channel, refused.reason);
+                Some(refused.job)
+            }
+        }
+    }
+
+    /// Counts a persistent job of a channel by the reason that it is flushed, or is not.
+    fn count_flush(&mut self, channel: usize) {
+        let count = match self.policy.cache_writes(channel) {
+            CacheWrites::Allocating => &mut self.counters.flushed_allocating,
+            CacheWrites::Unknown => &mut self.counters.flushed_unknown,
+            CacheWrites::NonAllocating => &mut self.counters.not_flushed,
+        };
+        *count += 1;
     }
 
     /// Notes that a channel took no job. A dead one gets none from now on.
@@ -288,17 +317,11 @@ impl MoveEngines {
         let channel = plan.channel_parts().next().map(|(channel, _)| channel);
         if let Some(channel) = channel {
             let (ahead, together) = (self.channels[channel].load, plan.together());
-            match self.channels[channel].channel.submit(token, job, begun) {
-                Ok(()) => {
-                    self.load(channel, shape.bytes);
-                    self.started.push(StartedJob { token, channel, shape, ahead, together });
-                    return token;
-                }
-                Err(refused) => {
-                    self.note_refusal(channel, refused.reason);
-                    job = refused.job;
-                }
-            }
+            let Some(refused) = self.submit(channel, job, &plan, (token, begun)) else {
+                self.started.push(StartedJob { token, channel, shape, ahead, together });
+                return token;
+            };
+            job = refused;
         }
         self.clock.run_by_cpu(&mut job);
         let elapsed = self.clock.now().since(begun);

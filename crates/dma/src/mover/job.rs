@@ -229,6 +229,8 @@ pub struct MoveJob {
     pub(super) nodes: MemoryNodes,
     pub(super) deadline: Option<Nanos>,
     pub(super) promise: Option<DrainPromise>,
+    /// True while a channel has the job whose writes pass the caches by.
+    pub(super) skips_flush: bool,
 }
 
 impl MoveJob {
@@ -299,6 +301,13 @@ impl MoveJob {
         self.durability
     }
 
+    /// Returns true if a [channel](super::MoveChannel) that has the job must flush what its device wrote before the job has
+    /// ended: the job is persistent, and the bytes may be in a cache, as far as the policy knows.
+    #[must_use]
+    pub fn needs_flush(&self) -> bool {
+        self.durability == MoveDurability::Persistent && !self.skips_flush
+    }
+
     /// Returns the bytes of all steps.
     #[must_use]
     pub fn bytes(&self) -> usize {
@@ -358,6 +367,7 @@ impl MoveJob {
     pub(super) fn begin(&mut self) {
         self.results.clear();
         self.promise = None;
+        self.skips_flush = false;
     }
 
     /// Removes steps, results and the deadline, and returns the memories, so that the job can be filled again without an

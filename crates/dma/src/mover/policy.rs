@@ -103,7 +103,10 @@ impl MovePolicy {
     /// Creates a policy for channels, of which it uses the first [`CHANNELS_MAX`].
     #[must_use]
     pub fn new(channels: &[ChannelTraits], config: PolicyConfig) -> Self {
-        let channels = channels[..channels.len().min(CHANNELS_MAX)].to_vec();
+        let mut channels = channels[..channels.len().min(CHANNELS_MAX)].to_vec();
+        for channel in &mut channels {
+            channel.cache_writes = channel.cache_writes.or(config.cache_writes);
+        }
         let counters = DecisionCounters::default();
         Self {
             channels,
@@ -168,6 +171,12 @@ impl MovePolicy {
     #[must_use]
     pub const fn is_frozen(&self) -> bool {
         self.is_frozen
+    }
+
+    /// Returns the way of a channel's writes through the cache: its own, or the one that the settings declare.
+    #[must_use]
+    pub fn cache_writes(&self, channel: usize) -> CacheWrites {
+        self.channels.get(channel).map_or(CacheWrites::Unknown, |channel| channel.cache_writes)
     }
 
     /// Returns the counters of the decisions.

@@ -9,6 +9,13 @@ use headwater_host::copy::persist::PersistentCopies;
 use headwater_host::copy::{STREAMING_BYTES_MIN, StreamingCopies, copy_crc32c, crc32c};
 use std::ops::Range;
 
+#[cfg(test)]
+thread_local! {
+    /// The ranges whose lines this thread has written back by themselves, not by a persistent copy.
+    pub(super) static FLUSHED_RANGES: std::cell::RefCell<Vec<MemoryRange>> =
+        const { std::cell::RefCell::new(Vec::new()) };
+}
+
 /// Bytes on the stack between two shared memories.
 const BOUNCE_BYTES: usize = 4_096;
 
@@ -44,9 +51,11 @@ pub(super) fn run_part(job: &mut MoveJob, part: &MoveStep) -> StepResult {
     results.pop().expect("a step has a result")
 }
 
-/// Gives the guarantee of a job for the steps that have a result, which another engine did.
+/// Gives the guarantee of a job for the steps that have a result, which another engine did. Flushes what they wrote, unless that
+/// engine passes the caches by; what the CPU did of them is flushed already.
 #[cfg(not(loom))]
 pub(super) fn flush_done(job: &mut MoveJob) {
+    let needs_flush = job.needs_flush();
     let MoveJob { memories, steps, results, durability, cache_intent, promise, .. } = job;
     let done = &steps[..results.len()];
     let is_persistent = *durability == MoveDurability::Persistent;
@@ -54,7 +63,7 @@ pub(super) fn flush_done(job: &mut MoveJob) {
         return;
     }
     let mut run = StepRun::new(memories, *durability, *cache_intent);
-    if is_persistent {
+    if needs_flush {
         done.iter().for_each(|step| step.for_each_write(|range| run.flush(range)));
     }
     run.persistent.flush(&[]);
@@ -338,7 +347,10 @@ impl<'a> StepRun<'a> {
         crc
     }
 
-    fn flush(&mut self, MemoryRange { start, bytes }: MemoryRange) {
+    fn flush(&mut self, range: MemoryRange) {
+        #[cfg(test)]
+        FLUSHED_RANGES.with_borrow_mut(|ranges| ranges.push(range));
+        let MemoryRange { start, bytes } = range;
         let memory = &self.memories[start.memory];
         match (memory.own_bytes(), memory) {
             (Some(own), _) => self.persistent.flush(&own[start.offset..start.offset + bytes]),

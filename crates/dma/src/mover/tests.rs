@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails if its setup fails")]
 
 mod drain;
+mod flush;
 
 use super::memory::LOOKS_FOR_ONE_MAPPING;
 use super::policy::{CacheWrites, ChannelTraits, OperationSet};

@@ -9,10 +9,8 @@
 
 use super::modelled_machine::ModelledMachine;
 use fastrand::Rng;
-use headwater_dma::mover::policy::{ChannelTraits, MoveDirection};
-use headwater_dma::mover::{
-    ChannelRefusal, EndedJob, JobEnd, MoveChannel, MoveDurability, MoveJob, MoveStep, RefusedJob,
-};
+use headwater_dma::mover::policy::ChannelTraits;
+use headwater_dma::mover::{ChannelRefusal, EndedJob, JobEnd, MoveChannel, MoveJob, MoveStep, RefusedJob};
 use headwater_host::clock::Nanos;
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::BorrowedFd;
@@ -101,9 +99,8 @@ impl ModelledChannel {
     }
 
     /// Returns the time of the CPU to write what the channel left in the cache back to persistent memory.
-    fn flush_ns(&self, job: &MoveJob, flush_line_ns: f64) -> f64 {
-        let is_persistent = job.durability() == MoveDurability::Persistent;
-        if !is_persistent || !self.traits.cache_writes.needs_flush(MoveDirection::ToPersistent) {
+    fn flush_ns(job: &MoveJob, flush_line_ns: f64) -> f64 {
+        if !job.needs_flush() {
             return 0.0;
         }
         let lines = job.steps().iter().map(MoveStep::bytes).fold(0_u32, |sum, bytes| {
@@ -150,7 +147,7 @@ impl MoveChannel for ModelledChannel {
             && let Some(HeldJob { mut job, submitted, .. }) = self.jobs.remove(&token)
         {
             job.run_steps(usize::MAX);
-            let flush = self.flush_ns(&job, state.costs().flush_line_ns);
+            let flush = Self::flush_ns(&job, state.costs().flush_line_ns);
             state.cpu_works(flush);
             return Some(EndedJob { token, job, end: JobEnd::Done, elapsed: nanos(end + flush - submitted) });
         }

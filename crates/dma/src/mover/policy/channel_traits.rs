@@ -19,6 +19,15 @@ pub enum CacheWrites {
 }
 
 impl CacheWrites {
+    /// Returns this way, or `declared` if it is not known.
+    #[must_use]
+    pub const fn or(self, declared: Self) -> Self {
+        match self {
+            Self::Unknown => declared,
+            Self::Allocating | Self::NonAllocating => self,
+        }
+    }
+
     /// Returns true if bytes that a channel wrote must be flushed before they are persistent.
     #[must_use]
     pub const fn needs_flush(self, direction: MoveDirection) -> bool {

@@ -1,5 +1,7 @@
 //! The settings of the policy.
 
+use super::channel_traits::CacheWrites;
+
 /// The usual limit of classes: seven operations in two directions over nine pairs of nodes (each of two, or unknown), and a few
 /// more.
 const CLASSES_MAX: usize = 128;
@@ -28,6 +30,9 @@ pub struct PolicyConfig {
     /// A channel gets such a job if it ends it within so many times what the CPU would take. At 1 only the end of the job
     /// counts.
     pub busy_cpu_factor: f64,
+    /// The way of writes through the cache of the channels that do not know theirs: the operator knows the platform. If it is
+    /// stated wrongly, a job that is persistent loses bytes with the power.
+    pub cache_writes: CacheWrites,
     /// The most classes of work (operation, direction, pair of nodes) that are remembered; one more replaces the class that was
     /// not used for longest. A class takes 2 KiB, and half of one for each channel.
     pub classes_max: usize,
@@ -73,6 +78,7 @@ impl Default for PolicyConfig {
             explore_share: 0.015,
             margin: 0.02,
             busy_cpu_factor: 1.0,
+            cache_writes: CacheWrites::Unknown,
             classes_max: CLASSES_MAX,
         }
     }

@@ -209,6 +209,11 @@ fn flush_is_needed_unless_the_channel_passes_the_cache_by() {
         assert!(plan.channel_bytes(0) > 0);
         assert_eq!(plan.needs_flush(0), expected, "{cache_writes:?} {direction:?}");
         assert!(!plan.needs_flush(1));
+        // A declaration says what a channel does not know, and nothing else.
+        let declared = PolicyConfig { cache_writes: CacheWrites::NonAllocating, ..PolicyConfig::default() };
+        let mut policy = MovePolicy::new(&traits, declared);
+        let plan = policy.decide(&WorkShape { direction, ..WorkShape::copy(1 << 20) }, &[]);
+        assert_eq!(plan.needs_flush(0), expected && cache_writes == CacheWrites::Allocating);
     }
 }
 
