@@ -149,6 +149,9 @@
 // A job whose writes are not read soon: long copies pass the cache by.
 #define HW_JOB_NOT_READ_SOON 2
 
+// A job that reads persistent memory: a mover learns by itself what its engines take for such jobs. It changes nothing else.
+#define HW_JOB_FROM_PERSISTENT 4
+
 // The step was done, and has no value.
 #define HW_STEP_DONE 0
 
@@ -1277,8 +1280,8 @@ enum hw_code hw_move_job_destroy(struct hw_move_job *job);
 enum hw_code hw_move_job_clear(struct hw_move_job *job);
 
 // Sets the memory nodes of the bytes that a job reads and writes; -1 is unknown, as for a new or cleared job. The policy of
-// a mover learns what each thread and work queue takes for each operation, durability and pair of nodes, up to 128 of these;
-// one more replaces what was not used for longest. HW_CODE_BUSY while the job runs.
+// a mover learns what each thread and work queue takes for each operation, kinds of memory and pair of nodes, up to 128 of
+// these; one more replaces what was not used for longest. HW_CODE_BUSY while the job runs.
 enum hw_code hw_move_job_set_nodes(struct hw_move_job *job,
                                    int32_t source,
                                    int32_t target);

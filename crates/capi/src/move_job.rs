@@ -10,7 +10,7 @@ use crate::ffi::{OutPointer, check_pointer, run_call};
 use crate::job_memory::{JobMemory, MemoryUse};
 use crate::move_step::HwMoveStep;
 use crate::open_job::{JOBS, MoveJobHandle, OpenJob};
-use headwater_dma::mover::{CacheIntent, MemoryNodes, MoveDurability, StepResult};
+use headwater_dma::mover::{CacheIntent, MemoryNodes, MoveDurability, SourceKind, StepResult};
 use headwater_host::clock::Nanos;
 use headwater_host::copy::persist::DrainPromise;
 use headwater_host::numa::{NODES_MAX, NodeId};
@@ -22,6 +22,8 @@ use std::ffi::c_void;
 pub const HW_JOB_PERSISTENT: u32 = 1;
 /// A job whose writes are not read soon: long copies pass the cache by.
 pub const HW_JOB_NOT_READ_SOON: u32 = 2;
+/// A job that reads persistent memory: a mover learns by itself what its engines take for such jobs. It changes nothing else.
+pub const HW_JOB_FROM_PERSISTENT: u32 = 4;
 
 /// The step was done, and has no value.
 pub const HW_STEP_DONE: u32 = 0;
@@ -74,14 +76,18 @@ pub unsafe extern "C" fn hw_move_job_create(flags: u32, out: *mut *mut MoveJobHa
     run_call(|| {
         // SAFETY: the caller's promise.
         let out = unsafe { OutPointer::at(out, "out") }?;
-        if flags & !(HW_JOB_PERSISTENT | HW_JOB_NOT_READ_SOON) != 0 {
+        if flags & !(HW_JOB_PERSISTENT | HW_JOB_NOT_READ_SOON | HW_JOB_FROM_PERSISTENT) != 0 {
             return Err(CallError::Flags(flags));
         }
         let has = |flag| flags & flag != 0;
         let durability =
             if has(HW_JOB_PERSISTENT) { MoveDurability::Persistent } else { MoveDurability::Visible };
         let intent = if has(HW_JOB_NOT_READ_SOON) { CacheIntent::NotSoon } else { CacheIntent::ReadSoon };
-        out.write(JOBS.add(Box::new(OpenJob::new(durability, intent)))?);
+        let mut open = OpenJob::new(durability, intent);
+        if has(HW_JOB_FROM_PERSISTENT) {
+            open.source_kind = SourceKind::Persistent;
+        }
+        out.write(JOBS.add(Box::new(open))?);
         Ok(())
     })
 }
@@ -105,8 +111,8 @@ pub extern "C" fn hw_move_job_clear(job: *mut MoveJobHandle) -> ResultCode {
 }
 
 /// Sets the memory nodes of the bytes that a job reads and writes; -1 is unknown, as for a new or cleared job. The policy of
-/// a mover learns what each thread and work queue takes for each operation, durability and pair of nodes, up to 128 of these;
-/// one more replaces what was not used for longest. HW_CODE_BUSY while the job runs.
+/// a mover learns what each thread and work queue takes for each operation, kinds of memory and pair of nodes, up to 128 of
+/// these; one more replaces what was not used for longest. HW_CODE_BUSY while the job runs.
 #[unsafe(no_mangle)]
 pub extern "C" fn hw_move_job_set_nodes(job: *mut MoveJobHandle, source: i32, target: i32) -> ResultCode {
     run_call(|| {

@@ -8,7 +8,9 @@ use crate::handle_table::HandleTable;
 use crate::job_memory::JobMemory;
 use crate::move_error::MoveCallError;
 use crate::move_step::HwMoveStep;
-use headwater_dma::mover::{CacheIntent, MemoryNodes, MoveDurability, MoveJob, MoveStep, StepResult};
+use headwater_dma::mover::{
+    CacheIntent, MemoryNodes, MoveDurability, MoveJob, MoveStep, SourceKind, StepResult,
+};
 use headwater_host::clock::{Clock, Nanos};
 use headwater_host::copy::persist::DrainPromise;
 use std::ptr;
@@ -36,6 +38,8 @@ pub(crate) struct OpenJob {
     steps: Vec<MoveStep>,
     durability: MoveDurability,
     cache_intent: CacheIntent,
+    /// The kind of memory that it reads.
+    pub(crate) source_kind: SourceKind,
     pub(crate) nodes: MemoryNodes,
     /// The time from the begin of each run within which it should end.
     pub(crate) time_limit: Option<Nanos>,
@@ -54,6 +58,7 @@ impl OpenJob {
             steps: Vec::new(),
             durability,
             cache_intent,
+            source_kind: SourceKind::default(),
             nodes: MemoryNodes::default(),
             time_limit: None,
             results: Vec::new(),
@@ -124,6 +129,7 @@ impl OpenJob {
         let mut job = std::mem::take(&mut self.spare)
             .with_durability(self.durability)
             .with_cache_intent(self.cache_intent)
+            .with_source_kind(self.source_kind)
             .with_nodes(self.nodes)
             .with_deadline(self.time_limit.map(|limit| clock.now().after(limit)));
         for memory in &self.memories {

@@ -25,6 +25,7 @@ mod error;
 mod gpu_channel;
 mod job;
 mod job_exchange;
+mod job_properties;
 mod memory;
 mod mover_clock;
 pub mod policy;
@@ -41,9 +42,8 @@ pub use dsa_channel::{DsaChannel, DsaChannelError, DsaConfig, DsaCounters, DsaCo
 pub use error::{InvalidStep, JobNotStarted, StartRefusal};
 #[cfg(not(loom))]
 pub use gpu_channel::{GpuChannel, GpuChannelError, GpuConfig, GpuCounters, GpuCountersReader};
-pub use job::{
-    CacheIntent, MemoryNodes, MemoryPlace, MemoryRange, MoveDurability, MoveJob, MoveStep, StepResult,
-};
+pub use job::{MemoryPlace, MemoryRange, MoveJob, MoveStep, StepResult};
+pub use job_properties::{CacheIntent, MemoryNodes, MoveDurability, SourceKind};
 pub use memory::MoveMemory;
 pub use mover_clock::VirtualTime;
 pub use software_channel::{ChannelStartError, SoftwareChannel};

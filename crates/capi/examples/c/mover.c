@@ -219,7 +219,7 @@ static void invalid_memories_and_steps(void) {
     uint32_t number = 5, odd[2];
     hw_move_job *job = create(0), *none = NULL;
     hw_step_result found;
-    CHECK_CODE(hw_move_job_create(4, &none), HW_CODE_ARGUMENT);
+    CHECK_CODE(hw_move_job_create(8, &none), HW_CODE_ARGUMENT);
     CHECK_CODE(hw_move_job_create(0, NULL), HW_CODE_NULL);
     CHECK_CODE(hw_move_job_add_memory(job, NULL, 1, HW_MOVE_READ, &number), HW_CODE_NULL);
     CHECK_CODE(hw_move_job_add_memory(job, bytes, 1, HW_MOVE_READ, NULL), HW_CODE_NULL);
@@ -640,6 +640,7 @@ static void use_channels(uint32_t threads, const char *work_queues, int may_slee
     hw_mover *mover = open_mover(threads, work_queues);
     every_step(mover, 0, 1);
     every_step(mover, HW_JOB_PERSISTENT, 1);
+    every_step(mover, HW_JOB_PERSISTENT | HW_JOB_FROM_PERSISTENT, 1);
     every_step(mover, HW_JOB_NOT_READ_SOON, 1);
     device_memory(mover);
     threads_share(mover, 1);

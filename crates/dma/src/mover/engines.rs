@@ -11,11 +11,12 @@ mod ended_jobs;
 
 use super::channel::{ChannelRefusal, EndedJob, JobEnd, MoveChannel};
 use super::counters::ChannelCounters;
-use super::job::{MoveDurability, MoveJob};
+use super::job::MoveJob;
+use super::job_properties::MoveDurability;
 use super::mover_clock::MoverClock;
 use super::policy::{
-    CacheWrites, ChannelLoad, ChannelTraits, DecisionReason, JobSplit, MoveDirection, MoveEngine,
-    MoveObservation, MovePlan, MovePolicy, OwnerState, PolicyConfig, WorkShape,
+    CacheWrites, ChannelLoad, ChannelTraits, DecisionReason, JobSplit, MoveEngine, MoveObservation, MovePlan,
+    MovePolicy, OwnerState, PolicyConfig, WorkShape,
 };
 use super::split::JobRest;
 use headwater_host::clock::Nanos;
@@ -399,10 +400,7 @@ impl MoveEngines {
 /// Returns what the policy decides about. The operation is that of the first step: the steps of a job are alike, except for
 /// short ones at its ends.
 fn shape_of(job: &MoveJob, split: JobSplit) -> WorkShape {
-    let direction = match job.durability {
-        MoveDurability::Visible => MoveDirection::BetweenDram,
-        MoveDurability::Persistent => MoveDirection::ToPersistent,
-    };
+    let direction = job.source_kind.direction(job.durability);
     let copy = WorkShape::copy(job.bytes() as u64);
     let operation = job.steps().first().map_or(copy.operation, super::MoveStep::operation);
     let (source, target) = (job.nodes.source, job.nodes.target);

@@ -8,12 +8,12 @@
 //! A list of copies is a scatter or a gather, steps of several kinds are a sequence; both have one completion.
 
 use super::error::InvalidStep;
+use super::job_properties::{CacheIntent, MemoryNodes, MoveDurability, SourceKind};
 use super::memory::MoveMemory;
 use super::policy::MoveOperation;
 use super::run::run_next;
 use headwater_host::clock::Nanos;
 use headwater_host::copy::persist::DrainPromise;
-use headwater_host::numa::NodeId;
 
 /// A byte in a memory of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -188,35 +188,6 @@ pub enum StepResult {
     DiffersAt(usize),
 }
 
-/// The guarantee that a job gives for what it wrote, when it has ended.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum MoveDurability {
-    /// Other threads see the bytes.
-    #[default]
-    Visible,
-    /// The bytes have left the caches: persistent memory keeps them when the power fails.
-    Persistent,
-}
-
-/// The use of what a job wrote.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum CacheIntent {
-    /// It is read soon: it stays in the cache, unless the job is persistent.
-    #[default]
-    ReadSoon,
-    /// It is not read soon: long copies and fills pass the cache by, unless another process may take their target away.
-    NotSoon,
-}
-
-/// The NUMA nodes of a job's memories, where they are known.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct MemoryNodes {
-    /// The node of the bytes that it reads.
-    pub source: Option<NodeId>,
-    /// The node of the bytes that it writes.
-    pub target: Option<NodeId>,
-}
-
 /// A number of steps over memories that the job owns.
 #[derive(Debug, Default)]
 pub struct MoveJob {
@@ -226,6 +197,7 @@ pub struct MoveJob {
     pub(super) results: Vec<StepResult>,
     pub(super) durability: MoveDurability,
     pub(super) cache_intent: CacheIntent,
+    pub(super) source_kind: SourceKind,
     pub(super) nodes: MemoryNodes,
     pub(super) deadline: Option<Nanos>,
     pub(super) promise: Option<DrainPromise>,
@@ -264,6 +236,14 @@ impl MoveJob {
     #[must_use]
     pub fn with_cache_intent(mut self, intent: CacheIntent) -> Self {
         self.cache_intent = intent;
+        self
+    }
+
+    /// Sets the kind of memory that the job reads: with the durability it is the direction by which the policy has its thresholds
+    /// and learns.
+    #[must_use]
+    pub fn with_source_kind(mut self, kind: SourceKind) -> Self {
+        self.source_kind = kind;
         self
     }
 

@@ -3,7 +3,8 @@
 //! Input: a checked job. Output: its bytes moved, and one result a step. Invariant: every byte of private memory is accessed
 //! through the reference of its owner; shared memory is accessed only by the copies that tolerate a client.
 
-use super::job::{CacheIntent, MemoryPlace, MemoryRange, MoveDurability, MoveJob, MoveStep, StepResult};
+use super::job::{MemoryPlace, MemoryRange, MoveJob, MoveStep, StepResult};
+use super::job_properties::{CacheIntent, MoveDurability};
 use super::memory::MoveMemory;
 use headwater_host::copy::persist::PersistentCopies;
 use headwater_host::copy::{STREAMING_BYTES_MIN, StreamingCopies, copy_crc32c, crc32c};

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails if its setup fails")]
 
+mod direction;
 mod drain;
 mod flush;
 

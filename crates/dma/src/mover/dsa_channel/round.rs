@@ -5,7 +5,8 @@
 //! earlier one needs, has a fence.
 
 use super::super::channel_job::{ChannelJob, PlannedPiece, first_same, part_of};
-use super::super::job::{CacheIntent, MemoryPlace, MemoryRange, MoveDurability, MoveStep};
+use super::super::job::{MemoryPlace, MemoryRange, MoveStep};
+use super::super::job_properties::{CacheIntent, MoveDurability};
 use headwater_host::dsa::{
     CacheTarget, DsaOpcode, DsaOpcodeSet, DsaOperation, OperationFence, QueueLimits, QueuedOperation,
     WorkPlace,

@@ -2,8 +2,8 @@
 
 use super::channel_traits::CacheWrites;
 
-/// The usual limit of classes: seven operations in two directions over nine pairs of nodes (each of two, or unknown), and a few
-/// more.
+/// The usual limit of classes: seven operations in the two directions that a program usually has, over nine pairs of nodes (each
+/// of two, or unknown), and a few more.
 const CLASSES_MAX: usize = 128;
 
 /// The settings of a policy. The rates are where it starts; it learns its own.
