@@ -241,7 +241,8 @@ impl CommandStream {
         let (key, sink) = (self.any_key().1, Vec::new().into());
         let bytes_max = if short { self.rng.u32(0..64) } else { u32::MAX };
         // The offset takes no random number, so that a seed keeps its commands.
-        let (offset, caching) = (if short { bytes_max % 4 } else { 0 }, ReadCaching::ByLength);
+        let offset = if bytes_max < 16 { bytes_max % 4 } else { 0 };
+        let caching = ReadCaching::ByLength;
         SsdCommand::Retrieve { key, sink, offset, bytes_max, caching, release: self.release() }
     }
 

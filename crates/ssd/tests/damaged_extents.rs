@@ -290,6 +290,13 @@ impl DamageBench {
         }
         store(&mut device, "long", b"written again");
         holds(&mut device, "long", b"written again", what);
+        // The blocks of the value that was replaced are erased and filled: none of them was another key's.
+        for _ in 0..4 {
+            store(&mut device, "long", &self.closed.long);
+        }
+        for (key, value) in &self.closed.other_keys {
+            holds(&mut device, key, value, what);
+        }
         drop(device.into_media());
     }
 

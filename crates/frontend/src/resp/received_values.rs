@@ -51,15 +51,19 @@ impl RespConnection {
         self.received.as_ref().is_some_and(ReceivedBytes::is_incomplete)
     }
 
-    /// Returns the length of the present argument, if it is the value of a command that only stores it.
-    fn stored_value(&self) -> Option<usize> {
+    /// Returns the length of the present argument, if it is the value of a command that only stores it, and not of one that
+    /// stores nothing as long as its key `is_present`.
+    fn stored_value(&self, is_present: impl Fn(&[u8]) -> bool) -> Option<usize> {
         let present = self.parser.incomplete_argument()?;
         let (name, value_at) = (present.before.first()?, present.before.len());
         let is_last = present.behind == 0;
         let is_stored = match lookup(&self.input[name.range()])? {
             // Its options follow.
             RespCommand::Set => value_at == 2,
-            RespCommand::SetNx | RespCommand::GetSet => value_at == 2 && is_last,
+            RespCommand::GetSet => value_at == 2 && is_last,
+            RespCommand::SetNx => {
+                value_at == 2 && is_last && !is_present(&self.input[present.before[1].range()])
+            }
             RespCommand::SetEx | RespCommand::PSetEx => value_at == 3 && is_last,
             _ => false,
         };
@@ -97,10 +101,14 @@ impl<S: CoreDevice> TurnContext<'_, S> {
         let is_known = connection.authenticated || self.shared.settings.password.is_none();
         // Once a buffer is made for the whole value, that buffer receives it.
         let has_buffer = connection.has_long_input();
-        if !is_known || has_buffer || !connection.pending.is_done() || connection.transaction.is_open() {
+        // A connection that is held is not read: its receipt would make no progress.
+        let waits = !connection.pending.is_done() || connection.is_held();
+        if !is_known || has_buffer || waits || connection.transaction.is_open() {
             return;
         }
-        let Some(bytes) = connection.stored_value() else { return };
+        let namespace = connection.namespace();
+        let is_present = |key: &[u8]| self.device.value_bytes(namespace, key) > 0;
+        let Some(bytes) = connection.stored_value(is_present) else { return };
         // A value that has arrived as a whole is parsed.
         if connection.missing_bytes() == 0 {
             return;

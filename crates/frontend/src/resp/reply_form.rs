@@ -157,12 +157,13 @@ fn time(form: TtlForm, expiry_ms: u64, wall: UnixMillis) -> RespReply {
     RespReply::count(shown)
 }
 
-/// Returns the first byte of a value, and the most bytes from there on, that the range between two offsets needs. Only a range
-/// with offsets from the start is known before the length of the value.
+/// Returns the first byte of a value, and the most bytes from there on, that the range between two offsets needs. Where an
+/// offset counts from the end of the value, its place is known only with the length.
 pub(crate) fn part_to_read(start: i64, end: i64) -> (u32, u32) {
     match (u32::try_from(start), u32::try_from(end)) {
         (Ok(start), Ok(end)) => (start, end.checked_sub(start).map_or(0, |more| more.saturating_add(1))),
-        _ => (0, u32::MAX),
+        (Ok(start), Err(_)) => (start, u32::MAX),
+        (Err(_), _) => (0, u32::MAX),
     }
 }
 
@@ -212,6 +213,7 @@ mod tests {
         assert_eq!(part_to_read(3, 7), (3, 5));
         assert_eq!(part_to_read(7, 3), (7, 0));
         assert_eq!(part_to_read(0, u32::MAX.into()), (0, u32::MAX));
+        assert_eq!([part_to_read(5, -1), part_to_read(5, 1 << 40)], [(5, u32::MAX); 2]);
         for (start, end) in [(-1, 5), (0, -1), (i64::MIN, i64::MAX), (1 << 32, 1 << 33)] {
             assert_eq!(part_to_read(start, end), (0, u32::MAX));
         }

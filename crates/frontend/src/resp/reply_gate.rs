@@ -29,8 +29,8 @@ impl<S: CoreDevice> TurnContext<'_, S> {
                 // Within the share the bound does as well as the length, which costs a search of the index.
                 SHORT_RECORD_BYTES.min(*bytes_max as usize)
             }
-            CommandPlan::Single { command: SsdCommand::Retrieve { key, bytes_max, .. }, .. } => {
-                length(namespace, key).min(*bytes_max as usize)
+            CommandPlan::Single { command: SsdCommand::Retrieve { key, offset, bytes_max, .. }, .. } => {
+                length(namespace, key).saturating_sub(*offset as usize).min(*bytes_max as usize)
             }
             CommandPlan::Edit(key, change) => length(namespace, key) + change.growth(),
             CommandPlan::Exclusive(operation) => operation.bytes_at_start(length),

@@ -118,8 +118,13 @@ fn each_option_has_the_same_effect_behind_a_long_value_as_behind_a_short_one() {
     bench.long_reply(client, &[b"SET", b"long", &long]);
     assert!(bench.long_reply(client, &[b"SET", b"long", &other, b"GET"]) == bulk(&long));
     assert!(bench.long_reply(client, &[b"GETSET", b"long", &long]) == bulk(&other));
-    assert_eq!(bench.long_reply(client, &[b"SETNX", b"long", &other]), b":0\r\n");
+    // A SETNX that will store nothing writes nothing.
+    let received = bench.device.stats().received_bytes;
+    assert_eq!(bench.reply(client, &[b"SETNX", b"long", &other]), b":0\r\n");
+    assert_eq!(bench.device.stats().received_bytes, received);
     assert!(bench.reply(client, &[b"GET", b"long"]) == bulk(&long));
+    assert_eq!(bench.long_reply(client, &[b"SETNX", b"absent", &other]), b":1\r\n");
+    assert!(bench.reply(client, &[b"GET", b"absent"]) == bulk(&other));
 }
 
 #[test]
@@ -191,7 +196,7 @@ fn clients_that_leave_between_a_value_and_its_options_store_nothing() {
 }
 
 #[test]
-fn a_key_that_another_front_end_changes_meanwhile_is_changed_before_or_behind_the_set() {
+fn a_key_that_another_front_end_changes_is_changed_before_or_behind_the_set() {
     let mut bench = ReceiptBench::new(64);
     let client = bench.connect();
     let long = vec![9; LONG];

@@ -42,7 +42,7 @@ pub struct SubmissionEntry {
     pub cdw10: U32,
     /// CDW11: key length in 7:0, options in 15:8.
     pub cdw11: U32,
-    /// CDW12, reserved in the KV set.
+    /// CDW12, reserved in the KV set; with a vendor specific option of a Retrieve, the first byte to read.
     pub cdw12: U32,
     /// CDW13, reserved in the KV set.
     pub cdw13: U32,

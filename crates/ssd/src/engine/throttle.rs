@@ -189,8 +189,8 @@ impl<M: Media> SsdDevice<M> {
         }
     }
 
-    /// Returns the bytes of data of a namespace that an operation transfers; for a Retrieve, what its record takes of the
-    /// medium.
+    /// Returns the bytes of data of a namespace that an operation transfers; for a Retrieve, what the part
+    /// that it reads takes of the medium at the most.
     fn transfer_bytes(&self, operation: &DeviceOperation, namespace: NamespaceId) -> u64 {
         let shift = operation.format.map_or(0, crate::namespace::BlockFormat::shift);
         let blocks =

@@ -34,6 +34,16 @@ const RECEIPT_PATIENCE: Nanos = Nanos::from_millis(5_000);
 /// Bytes that one call takes from a source for a value that cannot be stored any more.
 const DISCARDED_BYTES: usize = 64 << 10;
 
+/// The receipts without progress that give up their room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum IdleReceipts {
+    /// All of them: a value that has arrived needs the room.
+    All,
+    /// Those whose values have not arrived: the room is for another receipt, whose value its front end can receive too. A
+    /// complete one waits for the device or for its front end, not for a client.
+    Incomplete,
+}
+
 /// A source of bytes: it fills the slices in order and returns how many bytes it wrote; 0 if it has none now.
 pub(crate) type ByteSource<'a> = &'a mut dyn FnMut(&mut [IoSliceMut<'_>]) -> io::Result<usize>;
 
@@ -53,9 +63,13 @@ impl<M: Media> Ftl<M> {
         if count == 0 || value_bytes > VALUE_BYTES_MAX || is_refused || has_limits() {
             return None;
         }
-        let fits = self.fits_receipts(value_bytes, count)
-            || self.fail_idle_receipts() && self.fits_receipts(value_bytes, count);
-        if !fits {
+        // A receipt that has failed keeps its place until its front end drops it: another one gets none by that.
+        let has_place = self.extents.receipts.open.len() < self.receipts_max();
+        let mut fits = || {
+            self.fits_receipts(value_bytes, count)
+                || self.fail_idle_receipts(IdleReceipts::Incomplete) && self.fits_receipts(value_bytes, count)
+        };
+        if !has_place || !fits() {
             return None;
         }
         let store = Ok(self.begin_extents(count));
@@ -75,24 +89,28 @@ impl<M: Media> Ftl<M> {
         Some(handle)
     }
 
+    fn receipts_max(&self) -> usize {
+        RECEIPTS_MAX.min(self.page_cache().frames_max() / FRAMES_EACH)
+    }
+
     /// Returns true if a value of so many extents fits beside the open receipts, into their share of the free capacity.
     fn fits_receipts(&self, value_bytes: usize, count: usize) -> bool {
-        let most = RECEIPTS_MAX.min(self.page_cache().frames_max() / FRAMES_EACH);
         let in_log = Self::extent_record_bytes(KEY_BYTES_MAX, value_bytes, count);
         let needed = (in_log + count * BLOCK_DATA_BYTES) as u64;
         let free = self.capacity_with(in_log).saturating_sub(self.live_bytes());
         let receipts = &self.extents.receipts;
         let held = (receipts.extents * BLOCK_DATA_BYTES) as u64;
-        receipts.open.len() < most && held + needed <= (free + held) / CAPACITY_SHARE
+        held + needed <= (free + held) / CAPACITY_SHARE
     }
 
     /// Gives back what receipts hold that made no progress for long. Returns true if there were any.
     #[cold]
-    pub(super) fn fail_idle_receipts(&mut self) -> bool {
+    pub(super) fn fail_idle_receipts(&mut self, which: IdleReceipts) -> bool {
         let receipts = &self.extents.receipts;
         let is_idle = |receipt: &OpenReceipt| {
             receipt.store.is_ok()
                 && !receipt.is_opening
+                && (which == IdleReceipts::All || receipt.bytes < receipt.handle.bytes())
                 && receipts.now.since(receipt.moved_at) >= RECEIPT_PATIENCE
         };
         let idle = receipts.open.iter().filter(|(_, receipt)| is_idle(receipt));

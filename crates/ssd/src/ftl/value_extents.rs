@@ -1,7 +1,7 @@
 //! Which extents belong to which record.
 //!
 //! Input: records that are appended, moved and replaced. Output: their extents. Invariant: an extent is named once: by a record,
-//! or by a store that ended without one.
+//! a receipt, a store under way, or a store that ended without a record.
 
 use super::open_receipts::OpenReceipts;
 use crate::limits::EXTENT_BYTES;

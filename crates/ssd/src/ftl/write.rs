@@ -4,6 +4,7 @@
 //! together, so no reader sees one without the other.
 
 use super::clear_walks::ClearStep;
+use super::receipts::IdleReceipts;
 use super::{FoundRecord, Ftl, RecordPart, StallReason};
 use crate::command::{NamespaceId, Sequence};
 use crate::index::{EntryLifetime, IndexEntry, KeyHash};
@@ -47,7 +48,7 @@ impl<M: Media> Ftl<M> {
     pub(crate) fn check_capacity(&mut self, largest: usize, more: usize, less: usize) -> Result<(), Status> {
         let mut bytes = self.live_bytes() + more as u64;
         let most = self.capacity_with(largest) + less as u64;
-        if bytes > most && self.fail_idle_receipts() {
+        if bytes > most && self.fail_idle_receipts(IdleReceipts::All) {
             bytes = self.live_bytes() + more as u64;
         }
         if bytes <= most {

@@ -58,6 +58,8 @@ fn page_of_an_extent_that_is_read_from_elsewhere_once_is_read_again_and_answered
         assert_eq!(stats.last_read_error, Some(failed));
     }
     host.device.media_mut().misdirect(pages[5], pages[6], 0, 2);
+    // Wrong and not proven when page 5 ends the command, so that it must not stay.
+    host.device.media_mut().misdirect(pages[20], pages[21], 0, 1);
     assert_eq!(host.get("long"), Err(Status::UNRECOVERED_ERROR));
     let stats = host.device.stats();
     assert_eq!((stats.read_errors, stats.damaged_pages), (2, 1));

@@ -2,7 +2,7 @@
 //!
 //! Input: a store whose key no other operation works on, and its progress. Output: its outcome, or a stall. Invariant: the
 //! record is appended only when every page of its extents is on the medium; an operation that ends without a record gives its
-//! extents back.
+//! extents back, or returns them to their receipt.
 
 use super::{ExecutionOutcome, KeyTarget, staged_value};
 use crate::command::{Sequence, ValueSource};
