@@ -179,8 +179,9 @@
 // The writes of work queues and GPUs stay in the cache (DDIO): persistent jobs flush them.
 #define HW_CACHE_WRITES_ALLOCATING 1
 
-// The writes of work queues and GPUs pass the cache by: persistent jobs flush only what the CPU wrote. A program that states
-// this for a machine that does otherwise loses bytes with the power.
+// The writes of work queues and GPUs pass the cache by, and persistent memory keeps them once their completion is seen:
+// persistent jobs flush only what the CPU wrote. A program that states this for a machine that does otherwise, or for the work
+// queue "software", which is a thread, loses bytes with the power.
 #define HW_CACHE_WRITES_BYPASSING 2
 
 // The result of a call.
@@ -734,11 +735,11 @@ typedef struct hw_mover_totals {
   uint64_t missed_limit_decisions;
   // Jobs with memory that a GPU cannot access, once for each GPU: they were not offered to it.
   uint64_t unreachable;
-  // Persistent jobs and parts that were flushed behind a thread, a work queue or a GPU whose writes stay in the cache.
+  // Persistent jobs and parts that a thread, a work queue or a GPU got whose writes stay in the cache: they are flushed.
   uint64_t flushed_allocating;
-  // Persistent jobs and parts that were flushed behind a work queue or a GPU of which it is not known.
+  // Persistent jobs and parts that a work queue or a GPU got of which it is not known: they are flushed.
   uint64_t flushed_unknown;
-  // Persistent jobs and parts that were not flushed, because the writes of their work queue or GPU pass the cache by.
+  // Persistent jobs and parts that a work queue or a GPU got whose writes pass the cache by: only the CPU's are flushed.
   uint64_t not_flushed;
 } hw_mover_totals;
 

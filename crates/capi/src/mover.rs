@@ -65,11 +65,11 @@ pub struct MoverTotals {
     pub missed_limit_decisions: u64,
     /// Jobs with memory that a GPU cannot access, once for each GPU: they were not offered to it.
     pub unreachable: u64,
-    /// Persistent jobs and parts that were flushed behind a thread, a work queue or a GPU whose writes stay in the cache.
+    /// Persistent jobs and parts that a thread, a work queue or a GPU got whose writes stay in the cache: they are flushed.
     pub flushed_allocating: u64,
-    /// Persistent jobs and parts that were flushed behind a work queue or a GPU of which it is not known.
+    /// Persistent jobs and parts that a work queue or a GPU got of which it is not known: they are flushed.
     pub flushed_unknown: u64,
-    /// Persistent jobs and parts that were not flushed, because the writes of their work queue or GPU pass the cache by.
+    /// Persistent jobs and parts that a work queue or a GPU got whose writes pass the cache by: only the CPU's are flushed.
     pub not_flushed: u64,
 }
 

@@ -25,8 +25,9 @@ const BYTES_PER_US_MAX: u64 = 1_000_000_000;
 pub const HW_CACHE_WRITES_UNKNOWN: u32 = 0;
 /// The writes of work queues and GPUs stay in the cache (DDIO): persistent jobs flush them.
 pub const HW_CACHE_WRITES_ALLOCATING: u32 = 1;
-/// The writes of work queues and GPUs pass the cache by: persistent jobs flush only what the CPU wrote. A program that states
-/// this for a machine that does otherwise loses bytes with the power.
+/// The writes of work queues and GPUs pass the cache by, and persistent memory keeps them once their completion is seen:
+/// persistent jobs flush only what the CPU wrote. A program that states this for a machine that does otherwise, or for the work
+/// queue "software", which is a thread, loses bytes with the power.
 pub const HW_CACHE_WRITES_BYPASSING: u32 = 2;
 
 /// The settings of a mover. Fill it with hw_mover_settings_init, then change fields. The rates and the time are those with

@@ -1,8 +1,12 @@
 //! The processors, caches and memory nodes of this machine.
 //!
-//! Input: files of the kernel under /sys and /proc, and the processor's feature flags. Output: a [`Topology`], for
+//! Input: files of the kernel under /sys and /proc, and what the processor says of itself. Output: a [`Topology`], for
 //! `doctor`, for calibration and for placing threads. Invariant: what the kernel does not report is left out, never
 //! guessed; reading cannot fail, only find less.
+
+mod last_level_cache;
+
+pub use last_level_cache::LastLevelCache;
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::fs;

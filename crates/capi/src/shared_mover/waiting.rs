@@ -24,9 +24,12 @@ impl SharedMover {
         let begun = self.clock.now();
         loop {
             let waited = self.clock.now().since(begun);
-            match self.with(|state| state.drain_or_pause(last_id, waited, longest))? {
-                Some(pause) => self.pause(pause)?,
-                None => return Ok(()),
+            let looked = match self.with(|state| state.drain_or_pause(last_id, waited, longest)) {
+                Ok(Some(pause)) => self.pause(pause),
+                ended => return ended.map(|_| ()).or_else(end_of_closed),
+            };
+            if looked.is_err() {
+                return looked.or_else(end_of_closed);
             }
         }
     }
@@ -65,6 +68,11 @@ impl SharedMover {
             }
         }
     }
+}
+
+/// Returns the outcome of a drain whose mover another thread closed: a mover is closed only when no job is started.
+fn end_of_closed(error: CallError) -> Result<(), CallError> {
+    if matches!(error, CallError::NotOpen(_)) { Ok(()) } else { Err(error) }
 }
 
 /// A thread that waits for a job. It counts from its first look until it returns, so that no poll takes the job from it.

@@ -48,11 +48,11 @@ pub struct ChannelCounters {
     pub unreachable: u64,
     /// Parts that could not be split off, because the steps share a private memory.
     pub not_split: u64,
-    /// Persistent jobs and parts whose writes were flushed because their channel leaves them in the cache.
+    /// Persistent jobs and parts given to a channel that leaves its writes in the cache: they are flushed.
     pub flushed_allocating: u64,
-    /// Persistent jobs and parts whose writes were flushed because it is not known if their channel leaves them in the cache.
+    /// Persistent jobs and parts given to a channel of which it is not known: they are flushed.
     pub flushed_unknown: u64,
-    /// Persistent jobs and parts that needed no flush because the writes of their channel pass the cache by.
+    /// Persistent jobs and parts given to a channel whose writes pass the cache by: only those of the CPU are flushed.
     pub not_flushed: u64,
     /// Operations of channels that ended at a missing page.
     pub page_faults: u64,

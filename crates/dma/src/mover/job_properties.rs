@@ -19,7 +19,7 @@ pub enum MoveDurability {
 /// The use of what a job wrote.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CacheIntent {
-    /// It is read soon: it stays in the cache, unless the job is persistent.
+    /// It is read soon: it stays in the cache, unless the job is persistent or the range is longer than the last-level cache.
     #[default]
     ReadSoon,
     /// It is not read soon: long copies and fills pass the cache by, unless another process may take their target away.

@@ -8,6 +8,7 @@ use super::job_properties::{CacheIntent, MoveDurability};
 use super::memory::MoveMemory;
 use headwater_host::copy::persist::PersistentCopies;
 use headwater_host::copy::{STREAMING_BYTES_MIN, StreamingCopies, copy_crc32c, crc32c};
+use headwater_host::topology::LastLevelCache;
 use std::ops::Range;
 
 #[cfg(test)]
@@ -19,6 +20,15 @@ thread_local! {
 
 /// Bytes on the stack between two shared memories.
 const BOUNCE_BYTES: usize = 4_096;
+
+/// The length from which a range may be longer than the last-level cache: below it none is.
+const LONG_BYTES_MIN: usize = 1 << 20;
+
+/// Returns the bytes of the last-level cache; the most there are if it is not known.
+fn last_level_cache_bytes() -> usize {
+    let found = LastLevelCache::of_this_machine().bytes();
+    found.and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(usize::MAX)
+}
 
 /// Does the steps of a checked job that have no result yet.
 pub(super) fn run(job: &mut MoveJob) {
@@ -121,6 +131,16 @@ impl<'a> StepRun<'a> {
         results.push(StepResult::Done);
     }
 
+    /// Returns true if a range of so many bytes is written past the cache: it is not read soon, or it is longer than the cache,
+    /// so that its front would have left before its end is there.
+    #[inline]
+    fn passes_cache(&self, bytes: usize) -> bool {
+        match self.cache_intent {
+            CacheIntent::NotSoon => bytes >= STREAMING_BYTES_MIN,
+            CacheIntent::ReadSoon => bytes >= LONG_BYTES_MIN && bytes > last_level_cache_bytes(),
+        }
+    }
+
     /// Returns the memory to read, and the one to write if it is another.
     fn both(&mut self, from: usize, to: usize) -> Option<(&MoveMemory, &mut MoveMemory)> {
         let [from, to] = self.memories.get_disjoint_mut([from, to]).ok()?;
@@ -140,7 +160,7 @@ impl<'a> StepRun<'a> {
             assert!(from.bytes <= target.capacity() - to.offset, "{BEYOND_CAPACITY}");
             return target.extend_from_slice(&bytes[from.start.offset..from.start.offset + from.bytes]);
         }
-        let streams = self.cache_intent == CacheIntent::NotSoon;
+        let streams = self.passes_cache(from.bytes);
         let (mut streaming, mut persistent) =
             (std::mem::take(&mut self.streaming), std::mem::take(&mut self.persistent));
         self.with_target(from, to, |source, target| match source {
@@ -162,7 +182,7 @@ impl<'a> StepRun<'a> {
             return self.copy_crc_to_shared(from, to, seed);
         }
         let is_persistent = self.durability == MoveDurability::Persistent;
-        let streams = self.cache_intent == CacheIntent::NotSoon && !is_persistent;
+        let streams = self.passes_cache(from.bytes) && !is_persistent;
         let mut streaming = std::mem::take(&mut self.streaming);
         let crc = self.with_target(from, to, |source, target| match source {
             SourceBytes::Own(bytes) if streams => streaming.copy_crc32c(target, bytes, seed),
@@ -254,12 +274,11 @@ impl<'a> StepRun<'a> {
     }
 
     fn write_shared(&self, to: MemoryPlace, bytes: &[u8], streaming: &mut StreamingCopies) {
-        let is_long = bytes.len() >= STREAMING_BYTES_MIN;
         match &self.memories[to.memory] {
             MoveMemory::Shared(region) if self.durability == MoveDurability::Persistent => {
                 region.copy_out_streaming(to.offset, bytes).expect(RANGE_CHECKED);
             }
-            MoveMemory::Shared(region) if is_long && self.cache_intent == CacheIntent::NotSoon => {
+            MoveMemory::Shared(region) if self.passes_cache(bytes.len()) => {
                 region.copy_out_past_cache(to.offset, bytes, streaming).expect(RANGE_CHECKED);
             }
             target => target.copy_out(to.offset, bytes),
@@ -284,11 +303,11 @@ impl<'a> StepRun<'a> {
     }
 
     fn fill(&mut self, MemoryRange { start, bytes }: MemoryRange, value: u8) {
+        let streams = self.passes_cache(bytes);
         let memory = &mut self.memories[start.memory];
         let end = start.offset + bytes;
         extend(memory, end);
         let is_persistent = self.durability == MoveDurability::Persistent;
-        let streams = self.cache_intent == CacheIntent::NotSoon && bytes >= STREAMING_BYTES_MIN;
         if let Some(own) = memory.own_bytes_mut() {
             let own = &mut own[start.offset..end];
             if is_persistent {

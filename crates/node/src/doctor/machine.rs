@@ -8,6 +8,7 @@ use headwater_dma::pool::{MachineNodes, NodePlacement as _};
 use headwater_host::calibration::{Calibration, CalibrationOrigin, SPIN_VARIABLE, SpinOverride};
 use headwater_host::clock::Clock;
 use headwater_host::pinning::MemlockBudget;
+use headwater_host::topology::LastLevelCache;
 use rustix::process::{Resource, getrlimit};
 use std::path::Path;
 
@@ -17,6 +18,7 @@ pub fn examine() -> Vec<DoctorFinding> {
     vec![
         kernels(),
         processors(),
+        last_level_cache(LastLevelCache::of_this_machine()),
         spin(&Calibration::load_or_measure(&Clock::start())),
         memlock(),
         huge_pages(),
@@ -50,6 +52,23 @@ fn processors() -> DoctorFinding {
         )
     } else {
         finding
+    }
+}
+
+/// Returns the size of the cache from which on copies pass it by.
+fn last_level_cache(cache: LastLevelCache) -> DoctorFinding {
+    let size =
+        |bytes: Option<u64>| bytes.map_or_else(|| "unknown".to_owned(), |bytes| ByteSize(bytes).to_string());
+    let finding = DoctorFinding::new("last-level cache", FindingVerdict::Note, size(cache.bytes()));
+    match (cache.by_kernel, cache.by_processor) {
+        (Some(kernel), Some(processor)) if kernel != processor => finding.why(format!(
+            "the kernel says {}, the processor {}: the smaller counts for copies that pass the cache by",
+            ByteSize(kernel),
+            ByteSize(processor)
+        )),
+        (None, None) => finding
+            .why("neither the kernel nor the processor says it: no copy passes the cache by for its length"),
+        _ => finding.why("copies that are longer pass the cache by"),
     }
 }
 
@@ -207,6 +226,17 @@ mod tests {
         assert!(text(SpinOverride::Used).contains("from HEADWATER_SPIN_US"));
         let ignored = text(SpinOverride::Ignored("5us".to_owned()));
         assert!(ignored.starts_with("PROBLEM") && ignored.contains("HEADWATER_SPIN_US=5us"), "{ignored}");
+    }
+
+    #[test]
+    fn sizes_of_the_last_level_cache_that_differ_are_said() {
+        let text = |by_kernel, by_processor| {
+            last_level_cache(LastLevelCache { by_kernel, by_processor }).to_string()
+        };
+        let differ = text(Some(256 << 20), Some(32 << 20));
+        assert!(differ.contains("32 MiB") && differ.contains("256 MiB"), "{differ}");
+        assert!(text(Some(8 << 20), Some(8 << 20)).contains("8 MiB"));
+        assert!(text(None, None).contains("unknown"));
     }
 
     #[test]

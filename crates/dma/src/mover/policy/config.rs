@@ -30,7 +30,8 @@ pub struct PolicyConfig {
     /// A channel gets such a job if it ends it within so many times what the CPU would take. At 1 only the end of the job
     /// counts.
     pub busy_cpu_factor: f64,
-    /// The way of writes through the cache of the channels that do not know theirs: the operator knows the platform. If it is
+    /// The way of writes through the cache of the channels that do not know theirs: the operator knows the platform.
+    /// [`CacheWrites::NonAllocating`] says too that the bytes are in the persistence domain once the completion is seen. If it is
     /// stated wrongly, a job that is persistent loses bytes with the power.
     pub cache_writes: CacheWrites,
     /// The most classes of work (operation, direction, pair of nodes) that are remembered; one more replaces the class that was
