@@ -146,7 +146,7 @@
 // power fails. hw_move_job_promise says what this processor can promise.
 #define HW_JOB_PERSISTENT 1
 
-// A job whose writes are not read soon: long copies pass the cache by.
+// A job whose writes are not read soon: long copies and fills pass the cache by.
 #define HW_JOB_NOT_READ_SOON 2
 
 // A job that reads persistent memory: a mover learns by itself what its engines take for such jobs. It changes nothing else.

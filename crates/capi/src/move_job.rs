@@ -20,7 +20,7 @@ use std::ffi::c_void;
 /// A persistent job: what it wrote has left the caches when it has ended, so that persistent memory keeps it when the
 /// power fails. hw_move_job_promise says what this processor can promise.
 pub const HW_JOB_PERSISTENT: u32 = 1;
-/// A job whose writes are not read soon: long copies pass the cache by.
+/// A job whose writes are not read soon: long copies and fills pass the cache by.
 pub const HW_JOB_NOT_READ_SOON: u32 = 2;
 /// A job that reads persistent memory: a mover learns by itself what its engines take for such jobs. It changes nothing else.
 pub const HW_JOB_FROM_PERSISTENT: u32 = 4;

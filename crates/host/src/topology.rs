@@ -13,6 +13,9 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+/// The folder of the processors below the root.
+const CPU_FOLDER: &str = "sys/devices/system/cpu";
+
 /// One cache of the first processor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CpuCache {
@@ -73,11 +76,8 @@ impl Topology {
 
     /// Reads the topology from files under another root instead of `/`.
     fn read_from(root: &Path) -> Self {
-        let cpu = root.join("sys/devices/system/cpu");
-        let mut caches: Vec<CpuCache> = numbered_entries(&cpu.join("cpu0/cache"), "index")
-            .into_iter()
-            .filter_map(|(_, path)| read_cache(&path))
-            .collect();
+        let cpu = root.join(CPU_FOLDER);
+        let mut caches = caches_of(&cpu);
         caches.sort_by_key(|cache| cache.level);
         let nodes = numbered_entries(&root.join("sys/devices/system/node"), "node")
             .into_iter()
@@ -167,7 +167,7 @@ fn cpu_features() -> Vec<&'static str> {
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn features() -> Vec<&'static str> {
+fn cpu_features() -> Vec<&'static str> {
     Vec::new()
 }
 
@@ -217,6 +217,12 @@ fn parse_size(text: &str) -> Option<u64> {
         _ => 0,
     };
     digits.parse::<u64>().ok()?.checked_mul(1 << shift)
+}
+
+/// Returns the caches of the first of the processors that a folder describes.
+fn caches_of(cpu: &Path) -> Vec<CpuCache> {
+    let entries = numbered_entries(&cpu.join("cpu0/cache"), "index");
+    entries.into_iter().filter_map(|(_, path)| read_cache(&path)).collect()
 }
 
 fn read_cache(path: &Path) -> Option<CpuCache> {

@@ -258,22 +258,24 @@ impl DsaChannel {
         }
     }
 
-    /// Looks for rounds that are overdue: drains the queue, or gives one that permits no drain as much time again, and stops the
-    /// device if that does not help. The stop blocks until the device writes no more.
+    /// Looks for rounds that are overdue: drains the queue, and stops the device if that does not help. The stop blocks until
+    /// the device writes no more.
     fn check_overdue(&mut self, now: Nanos) {
-        let is_overdue = self.deadlines.iter().any(|deadline| deadline.at <= now);
-        let permits_drain = self.opcodes.contains(DsaOpcode::Drain);
+        let is_overdue = |more: Nanos| self.deadlines.iter().any(|deadline| deadline.at.after(more) <= now);
+        let is_late = is_overdue(Nanos::ZERO);
         let must_stop = match self.drain_until {
-            Some(until) if self.queue.is_draining() || !permits_drain && is_overdue => until <= now,
+            Some(until) if self.queue.is_draining() => until <= now,
             // The drain has ended, and what it covered has returned.
             Some(_) => {
                 self.drain_until = None;
-                is_overdue
+                is_late
             }
-            None if is_overdue => {
+            // A queue that permits no drain cannot say what was lost: each round gets as much time again.
+            None if !self.opcodes.contains(DsaOpcode::Drain) => is_overdue(self.config.patience),
+            None if is_late => {
+                self.counters.update(|counters| counters.drains += 1);
                 self.drain_until = Some(now.after(self.config.patience));
-                self.counters.update(|counters| counters.drains += u64::from(permits_drain));
-                permits_drain && self.queue.drain().is_err()
+                self.queue.drain().is_err()
             }
             None => false,
         };

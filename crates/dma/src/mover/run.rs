@@ -131,14 +131,19 @@ impl<'a> StepRun<'a> {
         results.push(StepResult::Done);
     }
 
-    /// Returns true if a range of so many bytes is written past the cache: it is not read soon, or it is longer than the cache,
-    /// so that its front would have left before its end is there.
+    /// Returns true if a range is written past the cache: it is not read soon, or it is longer than the cache, so that its front
+    /// would have left before its end is there. The lines of a vector that grows are in the cache.
     #[inline]
-    fn passes_cache(&self, bytes: usize) -> bool {
-        match self.cache_intent {
-            CacheIntent::NotSoon => bytes >= STREAMING_BYTES_MIN,
-            CacheIntent::ReadSoon => bytes >= LONG_BYTES_MIN && bytes > last_level_cache_bytes(),
-        }
+    fn passes_cache(&self, to: MemoryRange) -> bool {
+        let is_long = match self.cache_intent {
+            CacheIntent::NotSoon => to.bytes >= STREAMING_BYTES_MIN,
+            CacheIntent::ReadSoon => to.bytes >= LONG_BYTES_MIN && to.bytes > last_level_cache_bytes(),
+        };
+        let grows = || match &self.memories[to.start.memory] {
+            MoveMemory::Vec(bytes) => bytes.len() < to.start.offset + to.bytes,
+            _ => false,
+        };
+        is_long && !grows()
     }
 
     /// Returns the memory to read, and the one to write if it is another.
@@ -160,7 +165,7 @@ impl<'a> StepRun<'a> {
             assert!(from.bytes <= target.capacity() - to.offset, "{BEYOND_CAPACITY}");
             return target.extend_from_slice(&bytes[from.start.offset..from.start.offset + from.bytes]);
         }
-        let streams = self.passes_cache(from.bytes);
+        let streams = self.passes_cache(to.range(from.bytes));
         let (mut streaming, mut persistent) =
             (std::mem::take(&mut self.streaming), std::mem::take(&mut self.persistent));
         self.with_target(from, to, |source, target| match source {
@@ -182,7 +187,7 @@ impl<'a> StepRun<'a> {
             return self.copy_crc_to_shared(from, to, seed);
         }
         let is_persistent = self.durability == MoveDurability::Persistent;
-        let streams = self.passes_cache(from.bytes) && !is_persistent;
+        let streams = self.passes_cache(to.range(from.bytes)) && !is_persistent;
         let mut streaming = std::mem::take(&mut self.streaming);
         let crc = self.with_target(from, to, |source, target| match source {
             SourceBytes::Own(bytes) if streams => streaming.copy_crc32c(target, bytes, seed),
@@ -246,42 +251,44 @@ impl<'a> StepRun<'a> {
             self.copy(from, second);
             self.copy(second.range(from.bytes), first);
         } else {
-            let mut streaming = std::mem::take(&mut self.streaming);
+            let mut ways = [first, second].map(|to| self.shared_write(to.range(from.bytes)));
             self.for_each_part(from, |run, at, part| {
-                for to in [first, second] {
-                    let to = MemoryPlace::new(to.memory, to.offset + at);
-                    run.write_shared(to, part, &mut streaming);
+                for (to, way) in [first, second].into_iter().zip(&mut ways) {
+                    run.write_shared(MemoryPlace::new(to.memory, to.offset + at), part, way);
                 }
                 true
             });
-            self.streaming = streaming;
         }
     }
 
     fn copy_to_shared(&mut self, from: MemoryRange, to: MemoryPlace) {
-        let mut streaming = std::mem::take(&mut self.streaming);
+        let mut way = self.shared_write(to.range(from.bytes));
         if let Some(bytes) = self.memories[from.start.memory].own_bytes() {
             let bytes = &bytes[from.start.offset..from.start.offset + from.bytes];
-            self.write_shared(to, bytes, &mut streaming);
+            self.write_shared(to, bytes, &mut way);
         } else {
             self.for_each_part(from, |run, at, part| {
-                let to = MemoryPlace::new(to.memory, to.offset + at);
-                run.write_shared(to, part, &mut streaming);
+                run.write_shared(MemoryPlace::new(to.memory, to.offset + at), part, &mut way);
                 true
             });
         }
-        self.streaming = streaming;
     }
 
-    fn write_shared(&self, to: MemoryPlace, bytes: &[u8], streaming: &mut StreamingCopies) {
-        match &self.memories[to.memory] {
-            MoveMemory::Shared(region) if self.durability == MoveDurability::Persistent => {
+    /// Returns the copies past the cache by which a range of shared memory is written, fenced when they end; `None` if it is
+    /// written through the cache.
+    fn shared_write(&self, to: MemoryRange) -> Option<StreamingCopies> {
+        self.passes_cache(to).then(StreamingCopies::default)
+    }
+
+    fn write_shared(&self, to: MemoryPlace, bytes: &[u8], past_cache: &mut Option<StreamingCopies>) {
+        match (&self.memories[to.memory], past_cache) {
+            (MoveMemory::Shared(region), _) if self.durability == MoveDurability::Persistent => {
                 region.copy_out_streaming(to.offset, bytes).expect(RANGE_CHECKED);
             }
-            MoveMemory::Shared(region) if self.passes_cache(bytes.len()) => {
-                region.copy_out_past_cache(to.offset, bytes, streaming).expect(RANGE_CHECKED);
+            (MoveMemory::Shared(region), Some(copies)) => {
+                region.copy_out_past_cache(to.offset, bytes, copies).expect(RANGE_CHECKED);
             }
-            target => target.copy_out(to.offset, bytes),
+            (target, _) => target.copy_out(to.offset, bytes),
         }
     }
 
@@ -303,7 +310,7 @@ impl<'a> StepRun<'a> {
     }
 
     fn fill(&mut self, MemoryRange { start, bytes }: MemoryRange, value: u8) {
-        let streams = self.passes_cache(bytes);
+        let streams = self.passes_cache(start.range(bytes));
         let memory = &mut self.memories[start.memory];
         let end = start.offset + bytes;
         extend(memory, end);

@@ -67,13 +67,27 @@ impl NodeArena {
             && let Some(class) = request.class
             && let Some(span) = self.take_deferred(class)
         {
-            return Some(span);
+            if self.has_static_slot(span.first()) {
+                return Some(span);
+            }
+            // A small request that found no slot left pages of the pool here.
+            self.defer_span(span);
         }
         let (pages, align) = (request.class_pages(), request.align_pages);
         self.static_run(pages, align).or_else(|| {
             let any = self.free_deferred();
             if any { self.static_run(pages, align) } else { None }
         })
+    }
+
+    /// Returns true if a page lies in the block of the static tier.
+    fn has_static_slot(&self, page: u32) -> bool {
+        match &self.static_state {
+            StaticState::Pinned(block) => {
+                (block.run.first..block.run.first + block.run.pages).contains(&page)
+            }
+            StaticState::Unpinned | StaticState::Refused => false,
+        }
     }
 
     /// Allocates further slots of a class for a thread's cache.

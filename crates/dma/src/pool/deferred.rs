@@ -1,4 +1,4 @@
-//! Deferred coalescing: the last freed spans of each class, not merged with their neighbours yet.
+//! Deferred coalescing: a few freed spans of each class, not merged with their neighbours yet.
 //!
 //! Input: freed spans, requests for a class. Output: the same spans, unchanged. Merging pages and splitting them again
 //! costs more than everything else that an arena does for a request, and all of it is done under the arena's lock.
@@ -9,7 +9,8 @@ use super::cache::{CLASSES, CacheClass};
 use headwater_host::reservation::PageSpan;
 
 /// The most deferred spans of a class: what a cache gives up at once is usually what another one takes next.
-const SPANS_MAX: usize = 32;
+/// More would be merged at once, under the lock, when another request needs the pages.
+const SPANS_MAX: usize = 8;
 
 /// A few deferred spans of each class.
 #[derive(Debug)]
@@ -51,7 +52,7 @@ mod tests {
     use headwater_host::reservation::{Backing, BackingOrder, PAGE_BYTES, PageRun, Reservation};
 
     #[test]
-    fn each_class_keeps_its_last_freed_spans_and_no_more_than_its_part() {
+    fn each_class_keeps_a_few_freed_spans_and_no_more_than_its_part() {
         let pages = u32::try_from(4 * SPANS_MAX).unwrap();
         let mut reservation = Reservation::new(pages as usize * PAGE_BYTES).unwrap();
         let all = PageRun { first: 0, pages };

@@ -6,13 +6,14 @@
 //! reference to shared memory exists, and the compiler sees no access to it.
 //!
 //! The asm blocks are opaque: the compiler cannot split, repeat or remove them, and an access whose page is gone runs
-//! again after the [fault guard](crate::fault_guard) has put a page there.
+//! again after the [fault guard](crate::fault_guard) has put a page there. Stores past the cache are asm blocks too: the
+//! intrinsics for them ask for a fence before the thread itself reads the bytes, which the processor does not.
 
 use super::stream::{LINE_BYTES, StreamLine};
 use std::arch::asm;
 use std::arch::x86_64::{
-    __m128i, __m256i, __m512i, _mm_loadu_si128, _mm_storeu_si128, _mm_stream_si128, _mm256_loadu_si256,
-    _mm256_storeu_si256, _mm256_stream_si256, _mm512_loadu_si512, _mm512_storeu_si512, _mm512_stream_si512,
+    __m128i, __m256i, __m512i, _mm_loadu_si128, _mm_storeu_si128, _mm256_loadu_si256, _mm256_storeu_si256,
+    _mm512_loadu_si512, _mm512_storeu_si512,
 };
 use std::marker::PhantomData;
 
@@ -242,8 +243,16 @@ impl<R: CopyRoute> BytePass<'_, R> {
             }
         } else if R::IS_PAST_CACHE {
             assert!(to.addr().is_multiple_of(64), "a store past the cache inside a register's width");
-            // SAFETY: bounds: as above. Alignment: asserted. Lifetime and aliasing: borrowed exclusively for `'a`.
-            unsafe { _mm512_stream_si512(to.cast(), bytes) };
+            // SAFETY: bounds: as above. Alignment: asserted. Lifetime and aliasing: borrowed exclusively for `'a`. This thread
+            // sees the bytes at once, as the processor orders them; other threads see them behind a fence.
+            unsafe {
+                asm!(
+                    "vmovntdq [{to}], {bytes}",
+                    bytes = in(zmm_reg) bytes,
+                    to = in(reg) to,
+                    options(nostack, preserves_flags),
+                );
+            }
         } else if R::IS_COPY {
             // SAFETY: bounds: as above. Alignment: the store needs none. Lifetime and aliasing: borrowed exclusively
             // for `'a`.
@@ -286,8 +295,16 @@ impl<R: CopyRoute> BytePass<'_, R> {
             }
         } else if R::IS_PAST_CACHE {
             assert!(to.addr().is_multiple_of(32), "a store past the cache inside a register's width");
-            // SAFETY: bounds: as above. Alignment: asserted. Lifetime and aliasing: borrowed exclusively for `'a`.
-            unsafe { _mm256_stream_si256(to.cast(), bytes) };
+            // SAFETY: bounds: as above. Alignment: asserted. Lifetime and aliasing: borrowed exclusively for `'a`. This thread
+            // sees the bytes at once, as the processor orders them; other threads see them behind a fence.
+            unsafe {
+                asm!(
+                    "vmovntdq [{to}], {bytes}",
+                    bytes = in(ymm_reg) bytes,
+                    to = in(reg) to,
+                    options(nostack, preserves_flags),
+                );
+            }
         } else if R::IS_COPY {
             // SAFETY: bounds: as above. Alignment: the store needs none. Lifetime and aliasing: borrowed exclusively
             // for `'a`.
@@ -330,8 +347,16 @@ impl<R: CopyRoute> BytePass<'_, R> {
             }
         } else if R::IS_PAST_CACHE {
             assert!(to.addr().is_multiple_of(16), "a store past the cache inside a register's width");
-            // SAFETY: bounds: as above. Alignment: asserted. Lifetime and aliasing: borrowed exclusively for `'a`.
-            unsafe { _mm_stream_si128(to.cast(), bytes) };
+            // SAFETY: bounds: as above. Alignment: asserted. Lifetime and aliasing: borrowed exclusively for `'a`. This thread
+            // sees the bytes at once, as the processor orders them; other threads see them behind a fence.
+            unsafe {
+                asm!(
+                    "movntdq [{to}], {bytes}",
+                    bytes = in(xmm_reg) bytes,
+                    to = in(reg) to,
+                    options(nostack, preserves_flags),
+                );
+            }
         } else if R::IS_COPY {
             // SAFETY: bounds: as above. Alignment: the store needs none. Lifetime and aliasing: borrowed exclusively
             // for `'a`.

@@ -1,12 +1,10 @@
 //! Copies past the cache.
 //!
 //! Input: bytes that will not be read soon. Output: the same bytes in memory, which other threads see behind a
-//! [`fence`]. The head and the tail of a destination that is not aligned to a line go through the cache.
+//! [`fence`], and this thread at once. The head and the tail of a destination that is not aligned to a line go through the cache.
 
-use std::arch::x86_64::{
-    __m256i, __m512i, _mm_sfence, _mm256_loadu_si256, _mm256_stream_si256, _mm512_loadu_si512,
-    _mm512_stream_si512,
-};
+use std::arch::asm;
+use std::arch::x86_64::{__m256i, __m512i, _mm_sfence, _mm256_loadu_si256, _mm512_loadu_si512};
 
 pub(super) const LINE_BYTES: usize = 64;
 
@@ -28,7 +26,14 @@ pub(super) fn stream_avx512(dst: &mut [u8], src: &[u8]) {
         // SAFETY: the reference covers the 64 bytes that are read, and the load needs no alignment.
         let bytes: __m512i = unsafe { _mm512_loadu_si512(from.as_ptr().cast()) };
         // SAFETY: the unique reference covers the 64 bytes that are written, and a `StreamLine` is aligned to 64.
-        unsafe { _mm512_stream_si512(line.0.as_mut_ptr().cast(), bytes) };
+        unsafe {
+            asm!(
+                "vmovntdq [{to}], {bytes}",
+                bytes = in(zmm_reg) bytes,
+                to = in(reg) line.0.as_mut_ptr(),
+                options(nostack, preserves_flags),
+            );
+        }
     }
 }
 
@@ -44,7 +49,14 @@ pub(super) fn stream_avx2(dst: &mut [u8], src: &[u8]) {
             let bytes: __m256i = unsafe { _mm256_loadu_si256(from.as_ptr().cast()) };
             // SAFETY: the unique reference covers the 32 bytes that are written: half of a `StreamLine`, so aligned to
             // 32.
-            unsafe { _mm256_stream_si256(to.as_mut_ptr().cast(), bytes) };
+            unsafe {
+                asm!(
+                    "vmovntdq [{to}], {bytes}",
+                    bytes = in(ymm_reg) bytes,
+                    to = in(reg) to.as_mut_ptr(),
+                    options(nostack, preserves_flags),
+                );
+            }
         }
     }
 }

@@ -3,7 +3,8 @@
 //! Input: files of the kernel, and the CPUID instruction. Output: [`LastLevelCache`]. Invariant: where both say a size, the
 //! smaller one counts: a hypervisor may let the kernel see the caches of a whole socket, of which the processor reaches a part.
 
-use super::Topology;
+use super::{CPU_FOLDER, caches_of};
+use std::path::Path;
 use std::sync::OnceLock;
 
 /// The size of the last-level cache.
@@ -20,9 +21,12 @@ impl LastLevelCache {
     #[must_use]
     pub fn of_this_machine() -> Self {
         static FOUND: OnceLock<LastLevelCache> = OnceLock::new();
-        *FOUND.get_or_init(|| Self {
-            by_kernel: last_of(Topology::read().caches.iter().map(|cache| (cache.level, cache.bytes))),
-            by_processor: last_of(processor_caches()),
+        *FOUND.get_or_init(|| {
+            let caches = caches_of(&Path::new("/").join(CPU_FOLDER));
+            Self {
+                by_kernel: last_of(caches.iter().map(|cache| (cache.level, cache.bytes))),
+                by_processor: last_of(processor_caches()),
+            }
         })
     }
 

@@ -14,7 +14,7 @@ use std::io::{self, IoSliceMut};
 impl<M: Media> SsdDevice<M> {
     /// Begins to receive a value of `value_bytes` bytes straight into the blocks that keep it. [`receive`](Self::receive) takes
     /// the first bytes of the value, as many as the receipt says; a store with
-    /// [`ValueSource::Received`](crate::command::ValueSource::Received) brings the rest and makes the value visible. Until then
+    /// [`ValueSource::Received`] brings the rest and makes the value visible. Until then
     /// no command sees anything of it, and no key is held. A store whose condition did not hold leaves the receipt as it was.
     ///
     /// Returns `None` if the value is too short to lie in extents, if too many are being received, if they would hold more than a
