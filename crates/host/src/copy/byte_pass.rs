@@ -143,6 +143,65 @@ impl<'a> BytePass<'a, OutRoute> {
     }
 }
 
+/// Defines a method that takes a wide register of the message: its name, feature and type, and for asm the class of the register
+/// and the instructions that move it through the cache and store it past the cache; then the load and the store of private memory.
+macro_rules! take_register {
+    ($name:ident, $feature:literal, $register:ty, $class:ident, [$move:literal, $stream:literal], [$load:ident, $store:ident]) => {
+        /// Takes the next bytes in one register, and stores them if the route copies.
+        #[target_feature(enable = $feature)]
+        #[inline]
+        pub(super) fn $name(&mut self) -> $register {
+            let (from, to) = self.advance(size_of::<$register>());
+            let bytes: $register;
+            if R::IS_SOURCE_SHARED {
+                // SAFETY: bounds: `advance` found that many bytes at `from`. Alignment: the load needs none. Lifetime: `'a`.
+                // Aliasing: no reference to shared memory exists, and asm may load what another process writes.
+                unsafe {
+                    asm!(
+                        concat!($move, " {bytes}, [{from}]"),
+                        bytes = lateout($class) bytes,
+                        from = in(reg) from,
+                        options(nostack, preserves_flags, readonly),
+                    );
+                }
+            } else {
+                // SAFETY: bounds: as above. Alignment: the load needs none. Lifetime and aliasing: borrowed for `'a`.
+                bytes = unsafe { $load(from.cast()) };
+            }
+            if R::IS_TARGET_SHARED {
+                // SAFETY: bounds: `advance` found that many bytes at `to`. Alignment: the store needs none. Lifetime: `'a`.
+                // Aliasing: no reference to shared memory exists, and asm may store what another process accesses.
+                unsafe {
+                    asm!(
+                        concat!($move, " [{to}], {bytes}"),
+                        bytes = in($class) bytes,
+                        to = in(reg) to,
+                        options(nostack, preserves_flags),
+                    );
+                }
+            } else if R::IS_PAST_CACHE {
+                let is_aligned = to.addr().is_multiple_of(size_of::<$register>());
+                assert!(is_aligned, "a store past the cache inside a register's width");
+                // SAFETY: bounds: as above. Alignment: asserted. Lifetime and aliasing: borrowed exclusively for `'a`. This
+                // thread sees the bytes at once, as the processor orders them; other threads see them behind a fence.
+                unsafe {
+                    asm!(
+                        concat!($stream, " [{to}], {bytes}"),
+                        bytes = in($class) bytes,
+                        to = in(reg) to,
+                        options(nostack, preserves_flags),
+                    );
+                }
+            } else if R::IS_COPY {
+                // SAFETY: bounds: as above. Alignment: the store needs none. Lifetime and aliasing: borrowed exclusively
+                // for `'a`.
+                unsafe { $store(to.cast(), bytes) };
+            }
+            bytes
+        }
+    };
+}
+
 /// Defines a method that takes a word of the message: its name and type, and for asm the class of the register, the form of
 /// its name, and the width of the access.
 macro_rules! take_word {
@@ -209,161 +268,30 @@ impl<R: CopyRoute> BytePass<'_, R> {
         places
     }
 
-    /// Takes the next 64 bytes, and stores them if the route copies.
-    #[target_feature(enable = "avx512f")]
-    #[inline]
-    pub(super) fn take_512(&mut self) -> __m512i {
-        let (from, to) = self.advance(64);
-        let bytes: __m512i;
-        if R::IS_SOURCE_SHARED {
-            // SAFETY: bounds: `advance` found 64 bytes at `from`. Alignment: the load needs none. Lifetime: `'a`.
-            // Aliasing: no reference to shared memory exists, and asm may load what another process writes.
-            unsafe {
-                asm!(
-                    "vmovdqu64 {bytes}, [{from}]",
-                    bytes = lateout(zmm_reg) bytes,
-                    from = in(reg) from,
-                    options(nostack, preserves_flags, readonly),
-                );
-            }
-        } else {
-            // SAFETY: bounds: as above. Alignment: the load needs none. Lifetime and aliasing: borrowed for `'a`.
-            bytes = unsafe { _mm512_loadu_si512(from.cast()) };
-        }
-        if R::IS_TARGET_SHARED {
-            // SAFETY: bounds: `advance` found 64 bytes at `to`. Alignment: the store needs none. Lifetime: `'a`.
-            // Aliasing: no reference to shared memory exists, and asm may store what another process accesses.
-            unsafe {
-                asm!(
-                    "vmovdqu64 [{to}], {bytes}",
-                    bytes = in(zmm_reg) bytes,
-                    to = in(reg) to,
-                    options(nostack, preserves_flags),
-                );
-            }
-        } else if R::IS_PAST_CACHE {
-            assert!(to.addr().is_multiple_of(64), "a store past the cache inside a register's width");
-            // SAFETY: bounds: as above. Alignment: asserted. Lifetime and aliasing: borrowed exclusively for `'a`. This thread
-            // sees the bytes at once, as the processor orders them; other threads see them behind a fence.
-            unsafe {
-                asm!(
-                    "vmovntdq [{to}], {bytes}",
-                    bytes = in(zmm_reg) bytes,
-                    to = in(reg) to,
-                    options(nostack, preserves_flags),
-                );
-            }
-        } else if R::IS_COPY {
-            // SAFETY: bounds: as above. Alignment: the store needs none. Lifetime and aliasing: borrowed exclusively
-            // for `'a`.
-            unsafe { _mm512_storeu_si512(to.cast(), bytes) };
-        }
-        bytes
-    }
-
-    /// Takes the next 32 bytes, and stores them if the route copies.
-    #[target_feature(enable = "avx2")]
-    #[inline]
-    pub(super) fn take_256(&mut self) -> __m256i {
-        let (from, to) = self.advance(32);
-        let bytes: __m256i;
-        if R::IS_SOURCE_SHARED {
-            // SAFETY: bounds: `advance` found 32 bytes at `from`. Alignment: the load needs none. Lifetime: `'a`.
-            // Aliasing: no reference to shared memory exists, and asm may load what another process writes.
-            unsafe {
-                asm!(
-                    "vmovdqu {bytes}, [{from}]",
-                    bytes = lateout(ymm_reg) bytes,
-                    from = in(reg) from,
-                    options(nostack, preserves_flags, readonly),
-                );
-            }
-        } else {
-            // SAFETY: bounds: as above. Alignment: the load needs none. Lifetime and aliasing: borrowed for `'a`.
-            bytes = unsafe { _mm256_loadu_si256(from.cast()) };
-        }
-        if R::IS_TARGET_SHARED {
-            // SAFETY: bounds: `advance` found 32 bytes at `to`. Alignment: the store needs none. Lifetime: `'a`.
-            // Aliasing: no reference to shared memory exists, and asm may store what another process accesses.
-            unsafe {
-                asm!(
-                    "vmovdqu [{to}], {bytes}",
-                    bytes = in(ymm_reg) bytes,
-                    to = in(reg) to,
-                    options(nostack, preserves_flags),
-                );
-            }
-        } else if R::IS_PAST_CACHE {
-            assert!(to.addr().is_multiple_of(32), "a store past the cache inside a register's width");
-            // SAFETY: bounds: as above. Alignment: asserted. Lifetime and aliasing: borrowed exclusively for `'a`. This thread
-            // sees the bytes at once, as the processor orders them; other threads see them behind a fence.
-            unsafe {
-                asm!(
-                    "vmovntdq [{to}], {bytes}",
-                    bytes = in(ymm_reg) bytes,
-                    to = in(reg) to,
-                    options(nostack, preserves_flags),
-                );
-            }
-        } else if R::IS_COPY {
-            // SAFETY: bounds: as above. Alignment: the store needs none. Lifetime and aliasing: borrowed exclusively
-            // for `'a`.
-            unsafe { _mm256_storeu_si256(to.cast(), bytes) };
-        }
-        bytes
-    }
-
-    /// Takes the next 16 bytes, and stores them if the route copies.
-    #[target_feature(enable = "sse2")]
-    #[inline]
-    pub(super) fn take_128(&mut self) -> __m128i {
-        let (from, to) = self.advance(16);
-        let bytes: __m128i;
-        if R::IS_SOURCE_SHARED {
-            // SAFETY: bounds: `advance` found 16 bytes at `from`. Alignment: the load needs none. Lifetime: `'a`.
-            // Aliasing: no reference to shared memory exists, and asm may load what another process writes.
-            unsafe {
-                asm!(
-                    "movdqu {bytes}, [{from}]",
-                    bytes = lateout(xmm_reg) bytes,
-                    from = in(reg) from,
-                    options(nostack, preserves_flags, readonly),
-                );
-            }
-        } else {
-            // SAFETY: bounds: as above. Alignment: the load needs none. Lifetime and aliasing: borrowed for `'a`.
-            bytes = unsafe { _mm_loadu_si128(from.cast()) };
-        }
-        if R::IS_TARGET_SHARED {
-            // SAFETY: bounds: `advance` found 16 bytes at `to`. Alignment: the store needs none. Lifetime: `'a`.
-            // Aliasing: no reference to shared memory exists, and asm may store what another process accesses.
-            unsafe {
-                asm!(
-                    "movdqu [{to}], {bytes}",
-                    bytes = in(xmm_reg) bytes,
-                    to = in(reg) to,
-                    options(nostack, preserves_flags),
-                );
-            }
-        } else if R::IS_PAST_CACHE {
-            assert!(to.addr().is_multiple_of(16), "a store past the cache inside a register's width");
-            // SAFETY: bounds: as above. Alignment: asserted. Lifetime and aliasing: borrowed exclusively for `'a`. This thread
-            // sees the bytes at once, as the processor orders them; other threads see them behind a fence.
-            unsafe {
-                asm!(
-                    "movntdq [{to}], {bytes}",
-                    bytes = in(xmm_reg) bytes,
-                    to = in(reg) to,
-                    options(nostack, preserves_flags),
-                );
-            }
-        } else if R::IS_COPY {
-            // SAFETY: bounds: as above. Alignment: the store needs none. Lifetime and aliasing: borrowed exclusively
-            // for `'a`.
-            unsafe { _mm_storeu_si128(to.cast(), bytes) };
-        }
-        bytes
-    }
+    take_register!(
+        take_512,
+        "avx512f",
+        __m512i,
+        zmm_reg,
+        ["vmovdqu64", "vmovntdq"],
+        [_mm512_loadu_si512, _mm512_storeu_si512]
+    );
+    take_register!(
+        take_256,
+        "avx2",
+        __m256i,
+        ymm_reg,
+        ["vmovdqu", "vmovntdq"],
+        [_mm256_loadu_si256, _mm256_storeu_si256]
+    );
+    take_register!(
+        take_128,
+        "sse2",
+        __m128i,
+        xmm_reg,
+        ["movdqu", "movntdq"],
+        [_mm_loadu_si128, _mm_storeu_si128]
+    );
 
     take_word!(take_u64, u64, reg, "", "qword");
     take_word!(take_u32, u32, reg, ":e", "dword");
