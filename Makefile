@@ -14,7 +14,7 @@ FIGURES_ARGS ?= --quick
 FUZZ_TARGETS := admin_command admission attach_message backup_message command_decode data_pointer resp media_recovery media_version2 superblock commit_record page_spare record_header config vfio_user tcp_target tcp_initiator psk_interchange nvme_driver
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: help run build test test-tools test-loom test-tls test-vm test-clients fio test-fio rocksdb test-rocksdb test-instructions swarm mutants tamper test-media soak soak-node proof lab figures fuzz header capi install-capi deny fmt clippy doc tidy check clean
+.PHONY: help run build test test-tools test-loom test-tls test-vm test-clients fio test-fio rocksdb test-rocksdb test-instructions swarm mutants tamper test-media soak soak-node proof lab figures figures-twice fuzz header capi install-capi deny fmt clippy doc tidy check clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -132,6 +132,14 @@ figures: build ## measure every experiment and write docs/figures.md (FIGURES="d
 	  mv docs/figures/$$name.json.new docs/figures/$$name.json; \
 	done
 	$(TARGET_DIR)/release/headwater lab figures --plots docs/figures docs/figures/*.json >docs/figures.md
+
+# The exit code is 1 if the runs do not agree.
+figures-twice: build ## measure an experiment twice and compare the runs (TWICE=resp, WITHIN=0.10, FIGURES_ARGS=)
+	@mkdir -p $(TARGET_DIR)/figures-twice
+	@for run in first second; do \
+	  $(TARGET_DIR)/release/headwater lab run $(or $(TWICE),resp) $(FIGURES_ARGS) --json >$(TARGET_DIR)/figures-twice/$$run.json; \
+	done
+	$(TARGET_DIR)/release/headwater lab compare $(TARGET_DIR)/figures-twice/first.json $(TARGET_DIR)/figures-twice/second.json --within $(or $(WITHIN),0.10)
 
 fuzz: ## fuzz every parser of untrusted bytes, 60 s each (FUZZ_SECONDS=, FUZZ_TARGETS=)
 	@cargo +nightly --version >/dev/null 2>&1 || { echo "fuzzing needs a nightly toolchain: rustup toolchain install nightly"; exit 1; }

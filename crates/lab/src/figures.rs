@@ -59,8 +59,7 @@ pub fn render_figures(runs: &[(String, String)]) -> Result<String, FiguresError>
     let mut page = OPENING.to_owned();
     let mut seen: Vec<String> = Vec::new();
     for (file, text) in runs {
-        let run: Value = serde_json::from_str(text)
-            .map_err(|error| FiguresError::Json { file: file.clone(), reason: error.to_string() })?;
+        let run = parse_run(file, text)?;
         let run = RunRecord { file, value: &run };
         let experiment = run.text("experiment")?;
         if seen.iter().any(|earlier| earlier == experiment) {
@@ -72,18 +71,28 @@ pub fn render_figures(runs: &[(String, String)]) -> Result<String, FiguresError>
     if seen.is_empty() { Err(FiguresError::NoRuns) } else { Ok(page) }
 }
 
-/// One run, with the file it came from.
-struct RunRecord<'a> {
-    file: &'a str,
-    value: &'a Value,
+/// Parses the JSON of a run.
+pub(crate) fn parse_run(file: &str, text: &str) -> Result<Value, FiguresError> {
+    serde_json::from_str(text)
+        .map_err(|error| FiguresError::Json { file: file.to_owned(), reason: error.to_string() })
+}
+
+/// One run or one claim of it, with the file it came from.
+pub(crate) struct RunRecord<'a> {
+    /// The file.
+    pub(crate) file: &'a str,
+    /// The JSON object.
+    pub(crate) value: &'a Value,
 }
 
 impl<'a> RunRecord<'a> {
-    fn missing(&self, field: &'static str) -> FiguresError {
+    /// Returns the error that names a missing field.
+    pub(crate) fn missing(&self, field: &'static str) -> FiguresError {
         FiguresError::Field { file: self.file.to_owned(), field }
     }
 
-    fn text(&self, field: &'static str) -> Result<&'a str, FiguresError> {
+    /// Returns the text of a field.
+    pub(crate) fn text(&self, field: &'static str) -> Result<&'a str, FiguresError> {
         self.value[field].as_str().ok_or_else(|| self.missing(field))
     }
 }

@@ -20,6 +20,7 @@ pub mod machine;
 pub mod measure;
 pub mod plots;
 pub mod report;
+pub mod run_comparison;
 
 mod attached_client;
 mod canned_server;
@@ -41,6 +42,9 @@ pub use figures::{FiguresError, render_figures};
 pub use machine::MachineInfo;
 pub use plots::{PlotFile, render_plots};
 pub use report::{ReportRow, RowCell, render_list, render_table};
+pub use run_comparison::{
+    ClaimAgreement, ComparedClaim, ComparedRun, ComparisonError, RunComparison, compare_runs, render_comparison,
+};
 
 use headwater_host::clock::UnixMillis;
 use serde::Serialize;

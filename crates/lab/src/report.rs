@@ -203,7 +203,8 @@ pub(crate) fn format_number(number: f64) -> String {
     }
 }
 
-fn align(head: &[String], body: Vec<Vec<String>>) -> String {
+/// Returns a table with aligned columns.
+pub(crate) fn align(head: &[String], body: Vec<Vec<String>>) -> String {
     let mut widths: Vec<usize> = head.iter().map(|name| name.chars().count()).collect();
     for row in &body {
         for (width, cell) in widths.iter_mut().zip(row) {

@@ -274,3 +274,36 @@ fn doctor_prints_json_and_completions_print_a_script() {
     let script = headwater(&["completions", "bash"]);
     assert!(String::from_utf8_lossy(&script.stdout).contains("_headwater"));
 }
+
+#[test]
+fn lab_compare_fails_exactly_if_a_claim_differs_by_more_than_the_bound() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = |name: &str, value: f64, canned: &str| {
+        let json = serde_json::json!({
+            "experiment": "resp", "command": "headwater lab run resp", "date": "2026-11-28", "quick": false,
+            "machine": {"cpu": "A CPU", "load_1m": 0.1},
+            "claims": [{
+                "name": "p1.resp.p1.get.100", "unit": "ratio", "value": value,
+                "baseline": format!("redis-server 7.0.15 at 2 us an operation; canned replies {canned} us")
+            }],
+        });
+        let path = dir.path().join(name);
+        std::fs::write(&path, json.to_string()).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let (first, near, far) =
+        (run("a.json", 1.0, "1.00"), run("b.json", 1.05, "1.00"), run("c.json", 1.5, "1.50"));
+    let agree = headwater(&["lab", "compare", &first, &near]);
+    assert_eq!(agree.status.code(), Some(0), "{}", complaint(&agree));
+    assert!(String::from_utf8_lossy(&agree.stdout).contains("0 of 1 claims differ by more than 10.00 %"));
+    let differ = headwater(&["lab", "compare", &first, &far]);
+    assert_eq!(differ.status.code(), Some(1));
+    let text = String::from_utf8_lossy(&differ.stdout);
+    assert!(text.contains("p1.resp.p1.get.100") && text.contains("canned replies 1.50 (x1.50) us"), "{text}");
+    let json = headwater(&["lab", "compare", &first, &near, "--within", "0.01", "--json"]);
+    assert_eq!(json.status.code(), Some(1));
+    let comparison: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    assert_eq!(comparison["claims"][0]["agreement"], "outside");
+    refused(&["lab", "compare", &first, &near, "--within", "ten"], 2, "`ten` is not a share");
+    refused(&["lab", "compare", &first, "/nonexistent.json"], 1, "/nonexistent.json");
+}
