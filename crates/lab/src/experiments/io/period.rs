@@ -92,7 +92,7 @@ pub(super) fn run(context: &RunContext, findings: &mut ExperimentFindings) -> Re
             let points = run_interleaved(rounds, &mut contestants)?;
             drop(contestants);
             drop(turns);
-            report(findings, (looker, bytes), &lines, &points);
+            report(findings, (looker, bytes), &lines, &points, floor(bytes));
         }
     }
     Ok(())
@@ -141,6 +141,7 @@ fn report(
     (looker, bytes): (PollingSide, usize),
     lines: &[WaitMethod],
     points: &[Vec<PeriodSample>],
+    floor: SleepFloor,
 ) {
     let [busy, adaptive, ..] = points else {
         return;
@@ -166,7 +167,6 @@ fn report(
     };
     let iops = ratio(adaptive, |point| point.iops, &busy_iops);
     let cpu = ratio(adaptive, |point| point.cpu, &busy_cpu);
-    let floor = floor(bytes);
     let baseline = format!(
         "model device of {}; busy polling {:.0} reads/s on {:.2} cores; floor: one sleep of half a read takes {:.1} us \
          of CPU ({:.2} cores) and lasts {:.1} us",
@@ -253,5 +253,44 @@ impl WaitMethod {
             cpu: decimal(used.0) / decimal(took.0),
             period_us: decimal(periods.0) / decimal(reads.max(1)) / 1_000.0,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn findings_at(looker: PollingSide, bytes: usize, share: f64) -> ExperimentFindings {
+        let open = |pace| WaitMethod::open(PollingSide::Caller, pace, bytes, 1).unwrap();
+        let lines = [open(PollPace::Busy), open(PollPace::Adaptive)];
+        let point = PeriodSample { iops: 1_000.0, cpu: 1.0, period_us: 0.5 };
+        let floor = SleepFloor { cpu_us: 12.5, took_us: 50.0, share };
+        let mut findings = ExperimentFindings::default();
+        report(&mut findings, (looker, bytes), &lines, &[vec![point], vec![point]], floor);
+        findings
+    }
+
+    #[test]
+    fn every_claim_of_a_period_names_the_floor_of_one_sleep() {
+        for looker in [PollingSide::Thread, PollingSide::Caller] {
+            for bytes in [PAGE_BYTES, 2 * PAGE_BYTES, 16 * PAGE_BYTES] {
+                let claims = findings_at(looker, bytes, 0.25).claims;
+                assert_eq!(claims.len(), 2);
+                let of_cpu = claims.iter().any(|claim| claim.name.ends_with(".cpu"));
+                assert_eq!(of_cpu, bytes != PAGE_BYTES);
+                for claim in claims {
+                    let floor = "floor: one sleep of half a read takes 12.5 us of CPU (0.25 cores)";
+                    assert!(claim.baseline.contains(floor), "{}: {}", claim.name, claim.baseline);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn cpu_is_not_claimed_where_no_sleep_pays_and_the_floor_says_why() {
+        let findings = findings_at(PollingSide::Caller, 2 * PAGE_BYTES, 0.6);
+        assert!(findings.claims.iter().all(|claim| !claim.name.ends_with(".cpu")));
+        let why = findings.rows.iter().find_map(|row| row.get("why")).unwrap();
+        assert!(format!("{why:?}").contains("floor: one sleep"), "{why:?}");
     }
 }
