@@ -14,6 +14,8 @@ use std::{fs, io};
 
 /// Maximum duration of a `--quick` run. Only `io` takes longer, up to a minute, because it runs nine pairs with fio.
 pub const QUICK_MAX: Nanos = Nanos::from_millis(20_000);
+/// Time by which each peer after the first one prolongs a quick run of `resp`.
+pub const QUICK_PER_PEER: Nanos = Nanos::from_millis(10_000);
 
 /// One experiment of the table.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -151,7 +153,18 @@ impl RunContext {
     /// Returns the remaining time of a quick run, less `reserve`; `Nanos(u64::MAX)` for a full run.
     #[must_use]
     pub fn time_left(&self, reserve: Nanos) -> Nanos {
-        if self.options.quick { QUICK_MAX.since(self.clock.now().after(reserve)) } else { Nanos(u64::MAX) }
+        self.time_left_beside(1, reserve)
+    }
+
+    /// Returns the same for a run that compares with this number of peers: each after the first one adds
+    /// [`QUICK_PER_PEER`], so that more peers do not leave scenarios out.
+    #[must_use]
+    pub fn time_left_beside(&self, peers: usize, reserve: Nanos) -> Nanos {
+        if !self.options.quick {
+            return Nanos(u64::MAX);
+        }
+        let more = Nanos(QUICK_PER_PEER.0.saturating_mul(peers.saturating_sub(1) as u64));
+        QUICK_MAX.after(more).since(self.clock.now().after(reserve))
     }
 
     /// Returns the folder that is removed at the end of the run.
@@ -208,5 +221,20 @@ mod tests {
         let quick = RunContext::open(RunOptions { quick: true, ..RunOptions::default() }).unwrap();
         assert!(quick.time_left(Nanos::ZERO) <= QUICK_MAX);
         assert_eq!(quick.time_left(QUICK_MAX), Nanos::ZERO);
+    }
+
+    #[test]
+    fn each_peer_after_the_first_prolongs_a_quick_run() {
+        let quick = RunContext::open(RunOptions { quick: true, ..RunOptions::default() }).unwrap();
+        assert_eq!(quick.time_left_beside(0, QUICK_MAX), Nanos::ZERO);
+        assert_eq!(quick.time_left_beside(1, QUICK_MAX), Nanos::ZERO);
+        // However much of the time has passed, two more peers leave more of it than one.
+        assert_eq!(
+            quick.time_left_beside(3, QUICK_MAX.after(QUICK_PER_PEER).after(QUICK_PER_PEER)),
+            Nanos::ZERO
+        );
+        assert!(quick.time_left_beside(usize::MAX, QUICK_MAX) > QUICK_PER_PEER);
+        let full = RunContext::open(RunOptions::default()).unwrap();
+        assert_eq!(full.time_left_beside(2, QUICK_MAX), Nanos(u64::MAX));
     }
 }

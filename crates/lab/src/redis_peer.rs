@@ -51,13 +51,25 @@ impl RedisPeer {
     }
 
     /// Returns the peers that are installed, the one that claims compare with first: redis-server of the PATH if it is there.
+    /// Beside it stands valkey-server of the PATH. A program of the name and version of an earlier one is left out.
     pub(crate) fn installed() -> Result<Vec<Self>, String> {
         let named = std::env::var(PEERS).unwrap_or_default();
         let named = named.split(':').filter(|path| !path.is_empty()).map(Self::find);
         let redis = Self::redis();
         let more = std::iter::once(Self::find("valkey-server")).chain(named).flatten();
         let found: Vec<Self> = redis.iter().cloned().chain(more).collect();
-        if found.is_empty() { redis.map(|peer| vec![peer]) } else { Ok(found) }
+        if found.is_empty() { redis.map(|peer| vec![peer]) } else { Ok(Self::distinct(found)) }
+    }
+
+    /// Returns the first peer of each name and version: two of one name would share their folder, and measure the same.
+    fn distinct(found: Vec<Self>) -> Vec<Self> {
+        let mut distinct: Vec<Self> = Vec::new();
+        for peer in found {
+            if distinct.iter().all(|earlier| earlier.name != peer.name) {
+                distinct.push(peer);
+            }
+        }
+        distinct
     }
 
     fn find(program: &str) -> Result<Self, String> {
@@ -101,6 +113,18 @@ mod tests {
         assert_eq!(version_of("Redis server v=7.0.15 sha=00000000:0 malloc=jemalloc"), Some("7.0.15"));
         assert_eq!(version_of("Valkey server v=8.1.4 sha=00000000:0"), Some("8.1.4"));
         assert_eq!(version_of("redis 7"), None);
+    }
+
+    #[test]
+    fn server_that_is_found_twice_is_one_peer() {
+        let peer =
+            |program: &str, name: &str| RedisPeer { program: program.to_owned(), name: name.to_owned() };
+        let redis = peer("redis-server", "redis-server 7.0.15");
+        let valkey = peer("valkey-server", "valkey-server 8.1.4");
+        let newer = peer("/opt/valkey-server", "valkey-server 9.0.0");
+        let again = peer("/usr/bin/valkey-server", "valkey-server 8.1.4");
+        let distinct = RedisPeer::distinct(vec![redis.clone(), valkey.clone(), again, newer.clone()]);
+        assert_eq!(distinct, [redis, valkey, newer]);
     }
 
     #[test]

@@ -125,6 +125,11 @@ impl ServerComparison {
         node.or(self.peers.as_ref().err()).cloned()
     }
 
+    /// Returns the number of peers that run.
+    pub(crate) fn peers(&self) -> usize {
+        self.peers.as_ref().map_or(0, Vec::len)
+    }
+
     /// Sets the number of bytes in the fixed reply to every GET.
     pub(crate) fn set_canned_value(&self, value_bytes: usize) {
         self.canned.set_value_bytes(value_bytes);
@@ -245,6 +250,14 @@ impl<T> ComparedSamples<T> {
         SampleSpread::of_ratios(&self.numbers(node, &of), &self.numbers(peer, &of))
     }
 
+    /// Returns the name and version of every peer with the median of a number, the one that claims compare with first.
+    pub(crate) fn peer_medians(&self, of: impl Fn(&T) -> f64) -> Vec<(&str, f64)> {
+        let median = |server| self.spread(server, &of).map_or(f64::NAN, |spread| spread.median);
+        let servers = self.servers.iter().enumerate();
+        let peers = servers.filter(|(_, server)| server.role == ServerRole::Peer);
+        peers.map(|(index, server)| (server.name.as_str(), median(index))).collect()
+    }
+
     /// Returns the name and version of the first peer.
     pub(crate) fn peer_name(&self) -> &str {
         self.index_of(ServerRole::Peer).map_or("no peer", |peer| &self.servers[peer].name)
@@ -277,6 +290,10 @@ mod tests {
         };
         assert_eq!(samples.ratio(|sample| *sample).map(|ratio| ratio.median), Some(0.5));
         assert_eq!(samples.peer_name(), "redis-server 7");
+        assert_eq!(
+            samples.peer_medians(|sample| *sample),
+            [("redis-server 7", 3.0), ("valkey-server 8", 1.0)]
+        );
         assert!((samples.median(ServerRole::Canned, |sample| *sample) - 0.5).abs() < 1e-9);
         assert_eq!(samples.samples(2).len(), 2);
     }

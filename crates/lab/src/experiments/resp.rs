@@ -34,15 +34,15 @@ use scenario::{GROUPS, RespScenario, ScenarioPromise, scenarios};
 pub(crate) const EXPERIMENT: LabExperiment = LabExperiment {
     name: "resp",
     summary: "server CPU for an operation and throughput of SET and GET over RESP",
-    baseline: "redis-server with the same durability; floor: canned replies",
+    baseline: "redis-server, and valkey-server if it is installed, with the same durability; floor: canned replies",
     claims: &["p1.resp.p16.*", "p1.resp.p16.*.throughput", "p1.resp.p1.*", "p1.resp.always.*"],
     run,
 };
 
 /// Time that a quick run reserves to stop its servers and to print.
 const RESERVE: Nanos = Nanos::from_millis(1_500);
-/// Maximum duration of one scenario of a quick run on a machine that is not overloaded.
-const SCENARIO_QUICK: Nanos = Nanos::from_millis(1_200);
+/// Maximum duration of one scenario of a quick run for each server, on a machine that is not overloaded.
+const SERVER_QUICK: Nanos = Nanos::from_millis(400);
 /// The rounds of a quick run.
 const QUICK: RoundPlan = RoundPlan { rounds: 5, span: Nanos::from_millis(50) };
 const FULL: RoundPlan = RoundPlan { rounds: 7, span: Nanos::from_millis(1_000) };
@@ -65,8 +65,9 @@ fn run(context: &RunContext) -> Result<ExperimentFindings, LabError> {
         };
         let servers = ServerComparison::open(context, setup)?;
         for scenario in scenarios(group) {
-            if context.time_left(RESERVE) < SCENARIO_QUICK {
-                let why = "the 20 s of a quick run had passed: run it without --quick".to_owned();
+            let needed = Nanos(SERVER_QUICK.0 * servers.servers().len() as u64);
+            if context.time_left_beside(servers.peers(), RESERVE) < needed {
+                let why = "the time of a quick run had passed: run it without --quick".to_owned();
                 findings.claims.extend(claims(&scenario, &Err(why)));
                 continue;
             }

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 #[command(after_help = "\
 Examples:
   headwater lab list
-  headwater lab run NAME --quick        at most 20 seconds (io: a minute)
+  headwater lab run NAME --quick        at most 20 seconds (io: a minute; resp: 10 more for each peer after the first)
   headwater lab run NAME --json > docs/figures/NAME.json
   headwater lab figures --plots docs/figures docs/figures/*.json > docs/figures.md
   headwater lab compare A.json B.json --within 0.10")]

@@ -50,22 +50,20 @@ impl ScenarioOutcome {
 
     /// Describes the baseline of the CPU.
     pub(super) fn cpu_baseline(&self) -> String {
-        format!(
-            "{} at {:.2} us an operation; canned replies {:.2} us",
-            self.samples.peer_name(),
-            self.samples.median(ServerRole::Peer, |sample| sample.cpu_us),
-            self.samples.median(ServerRole::Canned, |sample| sample.cpu_us)
-        )
+        let peers = self.samples.peer_medians(|sample| sample.cpu_us).into_iter();
+        let peers: Vec<String> =
+            peers.map(|(name, us)| format!("{name} at {us:.2} us an operation")).collect();
+        let canned = self.samples.median(ServerRole::Canned, |sample| sample.cpu_us);
+        format!("{}; canned replies {canned:.2} us", peers.join(", "))
     }
 
     /// Describes the baseline of the rate.
     pub(super) fn rate_baseline(&self) -> String {
-        format!(
-            "{} at {:.0} operations a second; canned replies {:.0}",
-            self.samples.peer_name(),
-            self.samples.median(ServerRole::Peer, |sample| sample.ops_per_s),
-            self.samples.median(ServerRole::Canned, |sample| sample.ops_per_s)
-        )
+        let peers = self.samples.peer_medians(|sample| sample.ops_per_s).into_iter();
+        let peers: Vec<String> =
+            peers.map(|(name, rate)| format!("{name} at {rate:.0} operations a second")).collect();
+        let canned = self.samples.median(ServerRole::Canned, |sample| sample.ops_per_s);
+        format!("{}; canned replies {canned:.0}", peers.join(", "))
     }
 
     /// Returns a row of both ratios if both servers ran.
