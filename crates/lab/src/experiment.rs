@@ -228,7 +228,6 @@ mod tests {
         let quick = RunContext::open(RunOptions { quick: true, ..RunOptions::default() }).unwrap();
         assert_eq!(quick.time_left_beside(0, QUICK_MAX), Nanos::ZERO);
         assert_eq!(quick.time_left_beside(1, QUICK_MAX), Nanos::ZERO);
-        // However much of the time has passed, two more peers leave more of it than one.
         assert_eq!(
             quick.time_left_beside(3, QUICK_MAX.after(QUICK_PER_PEER).after(QUICK_PER_PEER)),
             Nanos::ZERO

@@ -4,9 +4,11 @@
 //! collection.
 //! Output: CPU nanoseconds for a get and a put. The floor copies and checks the same bytes with the same kernel and
 //! does nothing else: for a get, from a random position of a region as large as the medium; for a put, to a random
-//! position, as often as the medium was actually written (write amplification is inherent, not overhead).
+//! position, as often as the medium was actually written (write amplification is inherent, not overhead). The part of a get
+//! from its entry to the submitted operation has a floor of its own.
 
 mod measured_device;
+mod submit;
 
 use crate::claim::{ClaimGoal, EvidenceLabel, LabClaim};
 use crate::experiment::{ExperimentFindings, LabError, LabExperiment, RunContext};
@@ -17,13 +19,14 @@ use headwater_host::mapped_region::MappedRegion;
 use measured_device::{DEPTH, MeasuredDevice, RoundKind, StageTimes, record_bytes};
 use std::cell::RefCell;
 use std::hint::black_box;
+use submit::SubmitFloor;
 
 /// The experiment's entry in the table.
 pub(crate) const EXPERIMENT: LabExperiment = LabExperiment {
     name: "device",
     summary: "CPU of a get and a put through rings and the whole device",
     baseline: "copy and CRC of the same bytes, nothing else",
-    claims: &["p1.device.*"],
+    claims: &["p1.device.*", "p8.submit.*"],
     run,
 };
 
@@ -178,7 +181,8 @@ fn large(seed: u64, extent: &RunExtent, findings: &mut ExperimentFindings) -> Re
         (&cpu(2), &put_floor),
         &baseline,
     ));
-    Ok(())
+    let floor = SubmitFloor::new(extent.large_keys, LARGE, seed);
+    submit::compare("get.4k", &mut subject.borrow_mut(), floor, extent, findings)
 }
 
 fn small(seed: u64, extent: &RunExtent, findings: &mut ExperimentFindings) -> Result<(), LabError> {
@@ -219,7 +223,8 @@ fn small(seed: u64, extent: &RunExtent, findings: &mut ExperimentFindings) -> Re
         EvidenceLabel::Measured,
         baseline,
     ));
-    Ok(())
+    let floor = SubmitFloor::new(extent.small_keys, SMALL, seed);
+    submit::compare("get.100", &mut subject.borrow_mut(), floor, extent, findings)
 }
 
 #[expect(clippy::cast_precision_loss, reason = "52 bits of nanoseconds are 52 days")]

@@ -5,11 +5,13 @@
 //! Invariant: a round ends with nothing in flight, so its cost is that of its own commands.
 
 use crate::experiment::LabError;
+use crate::measure::SampleSpread;
 use headwater_dma::iova::Iova;
 use headwater_host::clock::{Clock, Nanos};
 use headwater_host::shared_memory::SharedMemory;
 use headwater_host::width::{narrow, to_usize};
 use headwater_nvme::controller::QueueKind;
+use headwater_nvme::spec::command::SubmissionEntry;
 use headwater_nvme::spec::kv::{DataPointer, InlineKey, StoreOptions, retrieve, store};
 use headwater_ssd::command::FrontEndId;
 use headwater_ssd::engine::{DeviceConfig, DeviceStats, Durability, SsdDevice, StartTime};
@@ -24,7 +26,7 @@ use std::fmt::Display;
 /// Maximum number of commands in flight.
 pub(super) const DEPTH: u32 = 32;
 /// The IOVA at which the client's buffers begin.
-const BUFFERS: Iova = Iova(1 << 20);
+pub(super) const BUFFERS: Iova = Iova(1 << 20);
 const KEY_BYTES: usize = 16;
 /// Number of turns without a completion after which the device counts as stuck.
 const IDLE_TURNS_MAX: u32 = 1_000_000;
@@ -38,7 +40,7 @@ pub(super) enum RoundKind {
     Put,
 }
 
-/// The elapsed time of a round by stage, in nanoseconds.
+/// The elapsed time of a round or a turn by stage, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct StageTimes {
     /// The client: writing entries, ringing the doorbell, reaping completions.
@@ -144,9 +146,39 @@ impl MeasuredDevice {
     /// Runs a round as [`Self::round`] does and reads the clock between the stages of every turn.
     pub(super) fn staged_round(&mut self, count: u64, work: RoundKind) -> Result<StageTimes, LabError> {
         let mut stages = StageTimes::default();
+        self.staged_turns(count, work, |_, turn| {
+            stages.client += turn.client;
+            stages.fetch += turn.fetch;
+            stages.device += turn.device;
+            stages.complete += turn.complete;
+        })?;
+        Ok(stages)
+    }
+
+    /// Runs a round of gets. Returns the nanoseconds in which the front end fetches, decodes and submits a command, in the
+    /// median of the turns that fetch at least half of a full queue.
+    pub(super) fn fetch_round(&mut self, count: u64) -> Result<f64, LabError> {
+        let mut turns = Vec::new();
+        self.staged_turns(count, RoundKind::Get, |fetched, turn| {
+            if fetched >= u64::from(DEPTH / 2) {
+                turns.push((fetched, Nanos(turn.fetch)));
+            }
+        })?;
+        median_turn(&turns)
+    }
+
+    /// Runs a round and reads the clock between the stages of every turn. `each` receives the number of commands that a turn
+    /// fetched, and its times.
+    fn staged_turns(
+        &mut self,
+        count: u64,
+        work: RoundKind,
+        mut each: impl FnMut(u64, StageTimes),
+    ) -> Result<(), LabError> {
         let mut pick = |random: &mut fastrand::Rng, keys: u64| random.u64(..keys);
         let (mut left, mut completed, mut idle) = (count, 0, 0);
         while completed < count {
+            let before = left;
             let t0 = self.clock.now();
             self.submit(&mut left, work, &mut pick);
             let t1 = self.clock.now();
@@ -159,17 +191,20 @@ impl MeasuredDevice {
             let reaped = self.reap(work)?;
             let t5 = self.clock.now();
             let span = |from: Nanos, to: Nanos| to.since(from).0;
-            stages.client += span(t0, t1) + span(t4, t5);
-            stages.fetch += span(t1, t2);
-            stages.device += span(t2, t3);
-            stages.complete += span(t3, t4);
+            let turn = StageTimes {
+                client: span(t0, t1) + span(t4, t5),
+                fetch: span(t1, t2),
+                device: span(t2, t3),
+                complete: span(t3, t4),
+            };
+            each(before - left, turn);
             completed += reaped;
             idle = if reaped == 0 { idle + 1 } else { 0 };
             if idle > IDLE_TURNS_MAX {
                 return Err(failed("the device completes no commands"));
             }
         }
-        Ok(stages)
+        Ok(())
     }
 
     fn submit(
@@ -179,17 +214,9 @@ impl MeasuredDevice {
         pick: &mut impl FnMut(&mut fastrand::Rng, u64) -> u64,
     ) {
         while *left > 0 && self.queue.pair.in_flight() < DEPTH {
-            let Some(key) = InlineKey::new(&key_bytes(pick(&mut self.random, self.keys))) else {
+            let key = pick(&mut self.random, self.keys);
+            let Some(entry) = entry_of(key, *left, self.value_bytes, work) else {
                 return;
-            };
-            let data = DataPointer {
-                address: BUFFERS.0
-                    + *left % u64::from(DEPTH) * u64::from(self.value_bytes.next_multiple_of(64)),
-                bytes: self.value_bytes,
-            };
-            let entry = match work {
-                RoundKind::Get => retrieve(1, key, data),
-                RoundKind::Put => store(1, key, data, StoreOptions::NONE),
             };
             if self.queue.pair.submit(entry, ()).is_err() {
                 break;
@@ -213,6 +240,25 @@ impl MeasuredDevice {
         }
         Ok(reaped)
     }
+}
+
+/// Builds the entry of a command on a key, whose buffer is that of `turn` modulo [`DEPTH`].
+pub(super) fn entry_of(key: u64, turn: u64, value_bytes: u32, work: RoundKind) -> Option<SubmissionEntry> {
+    let key = InlineKey::new(&key_bytes(key))?;
+    let offset = turn % u64::from(DEPTH) * u64::from(value_bytes.next_multiple_of(64));
+    let data = DataPointer { address: BUFFERS.0 + offset, bytes: value_bytes };
+    Some(match work {
+        RoundKind::Get => retrieve(1, key, data),
+        RoundKind::Put => store(1, key, data, StoreOptions::NONE),
+    })
+}
+
+/// Returns the nanoseconds of a command in the median of turns, each with its number of commands.
+#[expect(clippy::cast_precision_loss, reason = "52 bits of nanoseconds are 52 days")]
+pub(super) fn median_turn(turns: &[(u64, Nanos)]) -> Result<f64, LabError> {
+    let each: Vec<f64> = turns.iter().map(|(commands, took)| took.0 as f64 / *commands as f64).collect();
+    let spread = SampleSpread::of(&each).ok_or_else(|| failed("no turn fetched half of a full queue"))?;
+    Ok(spread.median)
 }
 
 fn key_bytes(key: u64) -> [u8; KEY_BYTES] {
