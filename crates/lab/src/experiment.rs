@@ -12,7 +12,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::{fs, io};
 
-/// Maximum duration of a `--quick` run. Only `io` takes longer, up to a minute, because it runs nine pairs with fio.
+/// Maximum duration of a `--quick` run. `io` takes longer, up to a minute, because it runs nine pairs with fio, and
+/// `resp` by [`QUICK_PER_PEER`] for each peer after the first one.
 pub const QUICK_MAX: Nanos = Nanos::from_millis(20_000);
 /// Time by which each peer after the first one prolongs a quick run of `resp`.
 pub const QUICK_PER_PEER: Nanos = Nanos::from_millis(10_000);

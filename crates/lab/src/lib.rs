@@ -43,7 +43,8 @@ pub use machine::MachineInfo;
 pub use plots::{PlotFile, render_plots};
 pub use report::{ReportRow, RowCell, render_list, render_table};
 pub use run_comparison::{
-    ClaimAgreement, ComparedClaim, ComparedRun, ComparisonError, RunComparison, compare_runs, render_comparison,
+    ClaimAgreement, ComparedClaim, ComparedRun, ComparisonError, RunComparison, compare_runs,
+    render_comparison,
 };
 
 use headwater_host::clock::UnixMillis;

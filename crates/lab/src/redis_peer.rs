@@ -51,7 +51,7 @@ impl RedisPeer {
     }
 
     /// Returns the peers that are installed, the one that claims compare with first: redis-server of the PATH if it is there.
-    /// Beside it stands valkey-server of the PATH. A program of the name and version of an earlier one is left out.
+    /// valkey-server of the PATH follows, then the named ones. A program of the name and version of an earlier one is left out.
     pub(crate) fn installed() -> Result<Vec<Self>, String> {
         let named = std::env::var(PEERS).unwrap_or_default();
         let named = named.split(':').filter(|path| !path.is_empty()).map(Self::find);

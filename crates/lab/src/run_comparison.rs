@@ -1,9 +1,9 @@
 //! The comparison of two runs of one experiment, claim by claim.
 //!
 //! Input: two outcomes as `headwater lab run NAME --json` prints them, and the difference that two values may have.
-//! Output: for each claim of both runs both values, their ratio, and whether they agree. Beside them stands the baseline of
-//! the second run with its ratio to the first one behind each number: peers, canned replies and floors that differ as the
-//! value does show that the machine differed, and not the product.
+//! Output: for each claim of both runs both values, their ratio, and whether they agree; with the baseline of the second run
+//! and the ratio to the first run behind each of its numbers. Peers, canned replies and floors that differ as the value does
+//! show that the machine differed, and not the product.
 //! Invariant: the order of the runs does not decide if they agree; a claim without a value in one of them is not compared.
 
 use crate::figures::{FiguresError, RunRecord, parse_run};
