@@ -17,7 +17,7 @@ use crate::log::record::{RECORD_UNITS_MAX, RecordAddress};
 use crate::media::geometry::BLOCK_DATA_BYTES;
 use crate::media::{BlockId, Media, PAGES_PER_BLOCK};
 use headwater_host::copy::crc32c;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -118,40 +118,49 @@ impl CheckpointBlockLayout {
 /// The bytes of a part of a checkpoint that are encoded and not yet written, and the checksum of all that were encoded.
 #[derive(Debug, Default)]
 pub(crate) struct StreamBuffer {
-    bytes: VecDeque<u8>,
+    bytes: Vec<u8>,
+    /// Bytes at the front that were written.
+    written: usize,
+    /// The checksum of all bytes that were written: it is taken page by page, entries are too short for it.
     crc: u32,
 }
 
 impl StreamBuffer {
     pub(super) fn push(&mut self, bytes: &[u8]) {
-        self.crc = crc32c(self.crc, bytes);
-        self.bytes.extend(bytes);
+        self.bytes.extend_from_slice(bytes);
     }
 
     /// Returns the checksum of the bytes encoded so far.
     pub(crate) fn crc(&self) -> u32 {
-        self.crc
+        crc32c(self.crc, self.waiting())
     }
 
     /// Returns the number of bytes encoded and not yet written.
     pub(crate) fn len(&self) -> usize {
-        self.bytes.len()
+        self.waiting().len()
     }
 
     /// Copies the next bytes into a page and zeroes the rest of it. Returns the number of bytes copied.
     pub(crate) fn copy_page(&self, page: &mut [u8]) -> usize {
-        let used = self.bytes.len().min(page.len());
-        let (front, back) = self.bytes.as_slices();
-        let first = used.min(front.len());
-        page[..first].copy_from_slice(&front[..first]);
-        page[first..used].copy_from_slice(&back[..used - first]);
+        let used = self.len().min(page.len());
+        page[..used].copy_from_slice(&self.waiting()[..used]);
         page[used..].fill(0);
         used
     }
 
     /// Drops bytes whose page was submitted.
     pub(crate) fn consume(&mut self, bytes: usize) {
-        self.bytes.drain(..bytes);
+        self.crc = crc32c(self.crc, &self.waiting()[..bytes]);
+        self.written += bytes;
+        // What is left moves to the front only when it is no more than what was written.
+        if self.written >= self.len() {
+            self.bytes.drain(..self.written);
+            self.written = 0;
+        }
+    }
+
+    fn waiting(&self) -> &[u8] {
+        &self.bytes[self.written..]
     }
 }
 
