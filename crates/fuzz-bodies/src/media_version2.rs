@@ -10,7 +10,7 @@ use crate::patch::{FuzzScript, patch, patch_set_byte};
 use bytes::Bytes;
 use headwater_host::clock::{Nanos, UnixMillis};
 use headwater_ssd::command::{
-    FrontEndId, Lba, LbaRange, ListPosition, NamespaceId, ReadCaching, ReadRelease, RecordExpiry, SsdCommand,
+    FrontEndId, Lba, LbaRange, ListPosition, NamespaceId, ReadRelease, RecordExpiry, SsdCommand,
     SsdCompletion, WriteCondition,
 };
 use headwater_ssd::engine::{DeviceConfig, SsdDevice, StartTime};
@@ -99,8 +99,7 @@ fn use_and_reopen(mut device: SsdDevice<MemoryMedia>) {
 }
 
 fn retrieve(key: Bytes) -> SsdCommand {
-    let (sink, bytes_max, release) = (Vec::new().into(), u32::MAX, ReadRelease::WhenDurable);
-    SsdCommand::Retrieve { key, sink, offset: 0, bytes_max, caching: ReadCaching::ByLength, release }
+    SsdCommand::retrieve_whole(key, Vec::new().into(), ReadRelease::WhenDurable)
 }
 
 /// Runs a command; `None` if it is not accepted.

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use headwater_host::clock::Clock;
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::{
-    FrontEndId, NamespaceId, ReadCaching, ReadRelease, RecordExpiry, SsdCommand, ValueSink, WriteCondition,
+    FrontEndId, NamespaceId, ReadRelease, RecordExpiry, SsdCommand, ValueSink, WriteCondition,
 };
 use headwater_ssd::engine::{DeviceConfig, DeviceStats, SsdDevice, StartTime};
 use headwater_ssd::media::Media;
@@ -52,14 +52,7 @@ impl<M: Media> StoreClient<M> {
 
     /// Reads a value, of which only the bytes are counted; waits while the maximum number of commands is in flight.
     pub(crate) fn retrieve(&mut self, key: Bytes) -> Result<(), LabError> {
-        self.submit(SsdCommand::Retrieve {
-            key,
-            sink: ValueSink::Bytes(Vec::new()),
-            offset: 0,
-            bytes_max: u32::MAX,
-            caching: ReadCaching::ByLength,
-            release: ReadRelease::WhenDurable,
-        })?;
+        self.submit(SsdCommand::retrieve_whole(key, ValueSink::Bytes(Vec::new()), ReadRelease::WhenDurable))?;
         self.wait_for_place()
     }
 
@@ -78,14 +71,7 @@ impl<M: Media> StoreClient<M> {
     /// Returns the value of a key.
     pub(crate) fn get(&mut self, key: Bytes) -> Result<Vec<u8>, LabError> {
         self.drain()?;
-        self.submit(SsdCommand::Retrieve {
-            key,
-            sink: ValueSink::Bytes(Vec::new()),
-            offset: 0,
-            bytes_max: u32::MAX,
-            caching: ReadCaching::ByLength,
-            release: ReadRelease::WhenDurable,
-        })?;
+        self.submit(SsdCommand::retrieve_whole(key, ValueSink::Bytes(Vec::new()), ReadRelease::WhenDurable))?;
         let mut value = Vec::new();
         while self.in_flight > 0 {
             if let Some(last) = self.poll()? {

@@ -9,8 +9,7 @@ use headwater_sim::media::{SimMedia, SimMediaConfig};
 use headwater_sim::presets::FILE;
 use headwater_sim::simulated_device::{BootTime, SimulatedDevice};
 use headwater_ssd::command::{
-    BatchWrite, NamespaceId, ReadCaching, ReadRelease, RecordExpiry, SsdCommand, SsdCompletion,
-    WriteCondition,
+    BatchWrite, NamespaceId, ReadRelease, RecordExpiry, SsdCommand, SsdCompletion, WriteCondition,
 };
 use headwater_ssd::engine::{DeviceConfig, Durability, SsdDevice};
 
@@ -41,14 +40,8 @@ fn put(key: &'static [u8], bytes: usize, expiry: RecordExpiry) -> BatchWrite {
 }
 
 fn value_bytes(device: &mut SsdDevice<SimMedia>, key: &'static [u8]) -> Option<u32> {
-    let command = SsdCommand::Retrieve {
-        key: Bytes::from_static(key),
-        sink: Vec::new().into(),
-        offset: 0,
-        bytes_max: u32::MAX,
-        caching: ReadCaching::ByLength,
-        release: ReadRelease::WhenDurable,
-    };
+    let command =
+        SsdCommand::retrieve_whole(Bytes::from_static(key), Vec::new().into(), ReadRelease::WhenDurable);
     let answer = run(device, LATER, command);
     (answer.status == Status::SUCCESS).then_some(answer.value_bytes)
 }

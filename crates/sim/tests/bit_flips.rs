@@ -9,7 +9,7 @@ use headwater_sim::media::{SimMedia, SimMediaConfig};
 use headwater_sim::presets::FEMU;
 use headwater_sim::simulated_device::{BootTime, SimulatedDevice};
 use headwater_ssd::command::{
-    NamespaceId, ReadCaching, ReadRelease, RecordExpiry, SsdCommand, SsdCompletion, WriteCondition,
+    NamespaceId, ReadRelease, RecordExpiry, SsdCommand, SsdCompletion, WriteCondition,
 };
 use headwater_ssd::engine::{DeviceConfig, SsdDevice};
 use headwater_ssd::log::page::{PageKind, PageSpare};
@@ -49,14 +49,7 @@ fn store(key: u64) -> SsdCommand {
 }
 
 fn get(key: u64) -> SsdCommand {
-    SsdCommand::Retrieve {
-        key: Bytes::from(key.to_string()),
-        sink: Vec::new().into(),
-        offset: 0,
-        bytes_max: u32::MAX,
-        caching: ReadCaching::ByLength,
-        release: ReadRelease::WhenDurable,
-    }
+    SsdCommand::retrieve_whole(Bytes::from(key.to_string()), Vec::new().into(), ReadRelease::WhenDurable)
 }
 
 #[test]

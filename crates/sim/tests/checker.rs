@@ -6,8 +6,8 @@ use headwater_host::clock::{Nanos, UnixMillis};
 use headwater_nvme::spec::status::Status;
 use headwater_sim::checker::{DeviceChecker, PromiseViolation, WallSpan};
 use headwater_ssd::command::{
-    BatchClear, BatchWrite, ListPosition, ListedKey, NamespaceId, NamespaceRun, ReadCaching, ReadRelease,
-    RecordExpiry, Sequence, SsdCommand, SsdCompletion, WriteCondition,
+    BatchClear, BatchWrite, ListPosition, ListedKey, NamespaceId, NamespaceRun, ReadRelease, RecordExpiry,
+    Sequence, SsdCommand, SsdCompletion, WriteCondition,
 };
 use headwater_ssd::engine::{DeviceConfig, Durability};
 
@@ -75,14 +75,7 @@ fn batch_across(namespaces: [NamespaceId; 2]) -> SsdCommand {
 }
 
 fn get(name: &'static str) -> SsdCommand {
-    SsdCommand::Retrieve {
-        key: key(name),
-        sink: Vec::new().into(),
-        offset: 0,
-        bytes_max: u32::MAX,
-        caching: ReadCaching::ByLength,
-        release: ReadRelease::WhenDurable,
-    }
+    SsdCommand::retrieve_whole(key(name), Vec::new().into(), ReadRelease::WhenDurable)
 }
 
 fn answer(token: u64, status: Status, sequence: u64) -> SsdCompletion {
@@ -222,14 +215,7 @@ fn speculative_read_promises_nothing_until_a_fence() {
     for fenced in [false, true] {
         let mut run = history();
         run.submit(ALWAYS, 1, &store("a", "one"));
-        let command = SsdCommand::Retrieve {
-            key: key("a"),
-            sink: Vec::new().into(),
-            offset: 0,
-            bytes_max: u32::MAX,
-            caching: ReadCaching::ByLength,
-            release: ReadRelease::Speculative,
-        };
+        let command = SsdCommand::retrieve_whole(key("a"), Vec::new().into(), ReadRelease::Speculative);
         run.submit(ALWAYS, 2, &command);
         run.answer(&found(2, "one", 1)).unwrap();
         if fenced {

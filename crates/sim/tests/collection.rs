@@ -8,7 +8,7 @@ use headwater_nvme::spec::status::Status;
 use headwater_sim::media::{SimMedia, SimMediaConfig};
 use headwater_sim::presets::FILE;
 use headwater_ssd::command::{
-    FrontEndId, NamespaceId, ReadCaching, ReadRelease, RecordExpiry, SsdCommand, WriteCondition,
+    FrontEndId, NamespaceId, ReadRelease, RecordExpiry, SsdCommand, WriteCondition,
 };
 use headwater_ssd::engine::{DeviceConfig, Durability, SsdDevice, StartTime};
 use headwater_ssd::limits::NAMESPACES;
@@ -63,14 +63,7 @@ impl Overwriting {
 
     fn retrieve(&mut self, key: String) {
         let (key, sink, release) = (key.into(), Vec::new().into(), ReadRelease::WhenDurable);
-        self.run(SsdCommand::Retrieve {
-            key,
-            sink,
-            offset: 0,
-            bytes_max: u32::MAX,
-            caching: ReadCaching::ByLength,
-            release,
-        });
+        self.run(SsdCommand::retrieve_whole(key, sink, release));
     }
 
     fn run(&mut self, command: SsdCommand) {

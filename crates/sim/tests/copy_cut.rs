@@ -9,8 +9,8 @@ use headwater_sim::media::{SimMedia, SimMediaConfig};
 use headwater_sim::presets::FILE;
 use headwater_sim::simulated_device::{BootTime, SimulatedDevice};
 use headwater_ssd::command::{
-    BatchWrite, Fua, Lba, LbaRange, NamespaceId, ReadCaching, ReadRelease, RecordExpiry, SsdCommand,
-    SsdCompletion, WriteCondition,
+    BatchWrite, Fua, Lba, LbaRange, NamespaceId, ReadRelease, RecordExpiry, SsdCommand, SsdCompletion,
+    WriteCondition,
 };
 use headwater_ssd::engine::{DeviceConfig, Durability, SsdDevice};
 use headwater_ssd::namespace::{BlockFormat, Namespace, NamespaceChange, NamespaceKind};
@@ -140,14 +140,8 @@ fn copy_of_a_deallocated_block_never_outlives_the_deallocate() {
 }
 
 fn retrieve(device: &mut SsdDevice<SimMedia>, key: &'static [u8]) -> Option<(u32, u64)> {
-    let command = SsdCommand::Retrieve {
-        key: Bytes::from_static(key),
-        sink: Vec::new().into(),
-        offset: 0,
-        bytes_max: u32::MAX,
-        caching: ReadCaching::ByLength,
-        release: ReadRelease::WhenDurable,
-    };
+    let command =
+        SsdCommand::retrieve_whole(Bytes::from_static(key), Vec::new().into(), ReadRelease::WhenDurable);
     let answer = run(device, (KEYS, command));
     (answer.status == Status::SUCCESS).then_some((answer.value_bytes, answer.expiry_ms))
 }

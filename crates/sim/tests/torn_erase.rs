@@ -9,8 +9,7 @@ use headwater_sim::media::{SimMedia, SimMediaConfig};
 use headwater_sim::presets::FEMU;
 use headwater_sim::simulated_device::{BootTime, SimulatedDevice};
 use headwater_ssd::command::{
-    ListPosition, NamespaceId, ReadCaching, ReadRelease, RecordExpiry, SsdCommand, SsdCompletion,
-    WriteCondition,
+    ListPosition, NamespaceId, ReadRelease, RecordExpiry, SsdCommand, SsdCompletion, WriteCondition,
 };
 use headwater_ssd::engine::{DeviceConfig, SsdDevice, VictimPolicy};
 use headwater_ssd::limits::LIST_KEYS_MAX;
@@ -63,14 +62,11 @@ fn store(key: &str, value: Vec<u8>) -> SsdCommand {
 }
 
 fn get(key: &str) -> SsdCommand {
-    SsdCommand::Retrieve {
-        key: Bytes::copy_from_slice(key.as_bytes()),
-        sink: Vec::new().into(),
-        offset: 0,
-        bytes_max: u32::MAX,
-        caching: ReadCaching::ByLength,
-        release: ReadRelease::WhenDurable,
-    }
+    SsdCommand::retrieve_whole(
+        Bytes::copy_from_slice(key.as_bytes()),
+        Vec::new().into(),
+        ReadRelease::WhenDurable,
+    )
 }
 
 /// A medium whose oldest block was collected, and whose erase has not taken effect yet.

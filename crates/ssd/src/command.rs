@@ -403,6 +403,15 @@ pub enum SsdCommand {
     Namespace(NamespaceChange),
 }
 
+impl SsdCommand {
+    /// Makes the read of a whole value: from its first byte on, all of its bytes, with the caching of its length.
+    #[must_use]
+    pub fn retrieve_whole(key: Bytes, sink: ValueSink, release: ReadRelease) -> Self {
+        let (offset, bytes_max, caching) = (0, u32::MAX, ReadCaching::ByLength);
+        Self::Retrieve { key, sink, offset, bytes_max, caching, release }
+    }
+}
+
 /// A position in the device's order of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ListPosition(pub u64);

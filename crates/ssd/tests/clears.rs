@@ -6,7 +6,7 @@ use bytes::Bytes;
 use headwater_host::clock::{Nanos, UnixMillis};
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::{
-    FrontEndId, ListPosition, NamespaceId, ReadCaching, ReadRelease, RecordExpiry, SsdCommand, SsdCompletion,
+    FrontEndId, ListPosition, NamespaceId, ReadRelease, RecordExpiry, SsdCommand, SsdCompletion,
     WriteCondition,
 };
 use headwater_ssd::engine::{DeviceConfig, SsdDevice, StartTime};
@@ -57,14 +57,7 @@ fn store(number: u32, value: Vec<u8>, expiry: RecordExpiry) -> SsdCommand {
 
 fn retrieve(number: u32) -> SsdCommand {
     let release = ReadRelease::WhenDurable;
-    SsdCommand::Retrieve {
-        key: key(number),
-        sink: Vec::new().into(),
-        offset: 0,
-        bytes_max: u32::MAX,
-        caching: ReadCaching::ByLength,
-        release,
-    }
+    SsdCommand::retrieve_whole(key(number), Vec::new().into(), release)
 }
 
 /// Stores so many short keys.

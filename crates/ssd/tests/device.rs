@@ -6,8 +6,8 @@ use bytes::Bytes;
 use headwater_host::clock::{Nanos, UnixMillis};
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::{
-    BatchWrite, FrontEndId, ListPosition, NamespaceId, ReadCaching, ReadRelease, RecordExpiry, SsdCommand,
-    SsdCompletion, WriteCondition,
+    BatchWrite, FrontEndId, ListPosition, NamespaceId, ReadRelease, RecordExpiry, SsdCommand, SsdCompletion,
+    WriteCondition,
 };
 use headwater_ssd::engine::{DeviceConfig, Durability, SsdDevice, StartTime, VictimPolicy};
 use headwater_ssd::limits::UNTAKEN_BYTES_MAX;
@@ -96,14 +96,7 @@ fn store(key: &[u8], value: &[u8], condition: WriteCondition, expiry: RecordExpi
 }
 
 fn retrieve(key: &[u8]) -> SsdCommand {
-    SsdCommand::Retrieve {
-        key: Bytes::copy_from_slice(key),
-        sink: Vec::new().into(),
-        offset: 0,
-        bytes_max: u32::MAX,
-        caching: ReadCaching::ByLength,
-        release: ReadRelease::WhenDurable,
-    }
+    SsdCommand::retrieve_whole(Bytes::copy_from_slice(key), Vec::new().into(), ReadRelease::WhenDurable)
 }
 
 fn delete(key: &[u8]) -> SsdCommand {

@@ -353,14 +353,8 @@ fn move_long_values(folder: &Path, mover: Mover) -> DeviceStats {
             expiry: RecordExpiry::Never,
         };
         assert_eq!(run(&mut device, store).status, Status::SUCCESS);
-        let retrieve = SsdCommand::Retrieve {
-            key,
-            sink: ValueSink::Client(into.clone()),
-            offset: 0,
-            bytes_max: u32::MAX,
-            caching: ReadCaching::ByLength,
-            release: ReadRelease::WhenDurable,
-        };
+        let retrieve =
+            SsdCommand::retrieve_whole(key, ValueSink::Client(into.clone()), ReadRelease::WhenDurable);
         assert_eq!(run(&mut device, retrieve).status, Status::SUCCESS);
         let mut found = vec![0; VALUE];
         into.copy_in(0, &mut found);
@@ -400,14 +394,7 @@ fn read_many_at_once(folder: &Path) {
         let number = token % 6;
         let (command, answer) = if token < 148 {
             let (sink, release) = (Vec::new().into(), ReadRelease::WhenDurable);
-            let command = SsdCommand::Retrieve {
-                key: key(number),
-                sink,
-                offset: 0,
-                bytes_max: u32::MAX,
-                caching: ReadCaching::ByLength,
-                release,
-            };
+            let command = SsdCommand::retrieve_whole(key(number), sink, release);
             (command, value(number))
         } else {
             // The last one is longer than device memory has room for.

@@ -8,8 +8,7 @@ use headwater_host::file::DirectChoice;
 use headwater_host::uring::UringChoice;
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::{
-    FrontEndId, NamespaceId, ReadCaching, ReadRelease, RecordExpiry, SsdCommand, SsdCompletion,
-    WriteCondition,
+    FrontEndId, NamespaceId, ReadRelease, RecordExpiry, SsdCommand, SsdCompletion, WriteCondition,
 };
 use headwater_ssd::engine::{DeviceConfig, SsdDevice, StartTime};
 use headwater_ssd::media::FlashGeometry;
@@ -60,14 +59,11 @@ impl FileHost {
     }
 
     fn get(&mut self, key: &[u8]) -> Option<Vec<u8>> {
-        self.submit(SsdCommand::Retrieve {
-            key: Bytes::copy_from_slice(key),
-            sink: Vec::new().into(),
-            offset: 0,
-            bytes_max: u32::MAX,
-            caching: ReadCaching::ByLength,
-            release: ReadRelease::WhenDurable,
-        });
+        self.submit(SsdCommand::retrieve_whole(
+            Bytes::copy_from_slice(key),
+            Vec::new().into(),
+            ReadRelease::WhenDurable,
+        ));
         let completion = self.next();
         match completion.status {
             Status::SUCCESS => Some(completion.sink),

@@ -8,8 +8,8 @@ use headwater_host::clock::{Nanos, UnixMillis};
 use headwater_host::uring::{FileTransfer, FinishedTransfer, RejectedTransfer};
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::{
-    FrontEndId, NamespaceId, ReadCaching, ReadRelease, ReceiptStep, RecordExpiry, SsdCommand, SsdCompletion,
-    SubmitError, ValueReceipt, ValueSink, ValueSource, WriteCondition,
+    FrontEndId, NamespaceId, ReadRelease, ReceiptStep, RecordExpiry, SsdCommand, SsdCompletion, SubmitError,
+    ValueReceipt, ValueSink, ValueSource, WriteCondition,
 };
 use headwater_ssd::engine::{DeviceConfig, FailedOperation, SsdDevice, StartTime};
 use headwater_ssd::media::FlashGeometry;
@@ -184,14 +184,11 @@ impl FullDiskHost {
     }
 
     fn get(&mut self, key: &str) -> Result<Vec<u8>, Status> {
-        let done = self.run(SsdCommand::Retrieve {
-            key: Bytes::copy_from_slice(key.as_bytes()),
-            sink: ValueSink::Bytes(Vec::new()),
-            offset: 0,
-            bytes_max: u32::MAX,
-            caching: ReadCaching::ByLength,
-            release: ReadRelease::WhenDurable,
-        });
+        let done = self.run(SsdCommand::retrieve_whole(
+            Bytes::copy_from_slice(key.as_bytes()),
+            ValueSink::Bytes(Vec::new()),
+            ReadRelease::WhenDurable,
+        ));
         if done.status.is_success() { Ok(done.sink) } else { Err(done.status) }
     }
 }

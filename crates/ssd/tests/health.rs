@@ -12,8 +12,7 @@ use headwater_nvme::spec::command::SubmissionEntry;
 use headwater_nvme::spec::opcode::AdminOpcode;
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::{
-    FrontEndId, NamespaceId, ReadCaching, ReadRelease, RecordExpiry, SsdCommand, SsdCompletion,
-    WriteCondition,
+    FrontEndId, NamespaceId, ReadRelease, RecordExpiry, SsdCommand, SsdCompletion, WriteCondition,
 };
 use headwater_ssd::engine::{DeviceConfig, SsdDevice, StartTime};
 use headwater_ssd::media::file::{FileMedia, FileOptions};
@@ -63,14 +62,7 @@ fn store<M: Media>(device: &mut SsdDevice<M>, now: Nanos, bytes: usize) {
 
 fn read(device: &mut SsdDevice<MemoryMedia>) {
     let (key, release) = (Bytes::from_static(b"key"), ReadRelease::WhenDurable);
-    let command = SsdCommand::Retrieve {
-        key,
-        sink: Vec::new().into(),
-        offset: 0,
-        bytes_max: u32::MAX,
-        caching: ReadCaching::ByLength,
-        release,
-    };
+    let command = SsdCommand::retrieve_whole(key, Vec::new().into(), release);
     assert_eq!(run(device, Nanos::ZERO, command).status, Status::SUCCESS);
 }
 

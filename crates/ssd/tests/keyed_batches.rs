@@ -7,8 +7,8 @@ use bytes::Bytes;
 use headwater_host::clock::{Nanos, UnixMillis};
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::{
-    BatchWrite, FrontEndId, NamespaceId, ReadCaching, ReadRelease, RecordExpiry, SsdCommand, SsdCompletion,
-    SubmitError, WriteCondition,
+    BatchWrite, FrontEndId, NamespaceId, ReadRelease, RecordExpiry, SsdCommand, SsdCompletion, SubmitError,
+    WriteCondition,
 };
 use headwater_ssd::engine::{DeviceConfig, KeyedBatch, SsdDevice, StartTime};
 use headwater_ssd::limits::{BATCH_WRITES_MAX, KEY_BYTES_MAX};
@@ -45,14 +45,7 @@ fn put(number: usize, value: impl Into<Bytes>) -> BatchWrite {
 
 fn submit_retrieve(device: &mut SsdDevice<MemoryMedia>, number: usize) {
     let (key, release) = (format!("key-{number}").into(), ReadRelease::WhenDurable);
-    let command = SsdCommand::Retrieve {
-        key,
-        sink: Vec::new().into(),
-        offset: 0,
-        bytes_max: u32::MAX,
-        caching: ReadCaching::ByLength,
-        release,
-    };
+    let command = SsdCommand::retrieve_whole(key, Vec::new().into(), release);
     device.submit(FRONT_END, NamespaceId::FIRST, 2, command).unwrap();
 }
 

@@ -6,8 +6,8 @@ use bytes::Bytes;
 use headwater_host::clock::{Nanos, UnixMillis};
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::{
-    BatchWrite, FrontEndId, ListPosition, NamespaceId, ReadCaching, ReadRelease, RecordExpiry, SsdCommand,
-    SsdCompletion, SubmitError, WriteCondition,
+    BatchWrite, FrontEndId, ListPosition, NamespaceId, ReadRelease, RecordExpiry, SsdCommand, SsdCompletion,
+    SubmitError, WriteCondition,
 };
 use headwater_ssd::engine::{DeviceConfig, Durability, SsdDevice, StartTime};
 use headwater_ssd::limits::{BATCH_CHECKED_PARTS, BATCH_PART_WRITES, BATCH_WRITES_MAX, KEY_BYTES_MAX};
@@ -80,14 +80,7 @@ fn store(number: usize, value: &'static [u8]) -> SsdCommand {
 
 fn retrieve(number: usize) -> SsdCommand {
     let release = ReadRelease::WhenDurable;
-    SsdCommand::Retrieve {
-        key: key(number),
-        sink: Vec::new().into(),
-        offset: 0,
-        bytes_max: u32::MAX,
-        caching: ReadCaching::ByLength,
-        release,
-    }
+    SsdCommand::retrieve_whole(key(number), Vec::new().into(), release)
 }
 
 fn value_of(device: &mut SsdDevice<MemoryMedia>, number: usize) -> Option<Vec<u8>> {

@@ -13,8 +13,8 @@ use headwater_host::clock::{Clock, Nanos, UnixMillis};
 use headwater_host::shared_memory::SharedMemory;
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::{
-    FrontEndId, NamespaceId, ReadCaching, ReadRelease, RecordExpiry, SsdCommand, SsdCompletion, ValueReader,
-    ValueSink, ValueSource, WriteCondition,
+    FrontEndId, NamespaceId, ReadRelease, RecordExpiry, SsdCommand, SsdCompletion, ValueReader, ValueSink,
+    ValueSource, WriteCondition,
 };
 use headwater_ssd::engine::{DeviceConfig, SsdDevice, StartTime};
 use headwater_ssd::media::file::{FileMedia, FileOptions};
@@ -195,14 +195,7 @@ fn store(key: &'static str, value: ValueSource) -> SsdCommand {
 
 fn retrieve(key: &'static str, sink: ValueSink) -> SsdCommand {
     let key = Bytes::from_static(key.as_bytes());
-    SsdCommand::Retrieve {
-        key,
-        sink,
-        offset: 0,
-        bytes_max: u32::MAX,
-        caching: ReadCaching::ByLength,
-        release: ReadRelease::WhenDurable,
-    }
+    SsdCommand::retrieve_whole(key, sink, ReadRelease::WhenDurable)
 }
 
 fn text(bytes: usize, salt: u64) -> Vec<u8> {

@@ -7,8 +7,8 @@ use bytes::Bytes;
 use headwater_host::clock::{Nanos, UnixMillis};
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::{
-    FrontEndId, NamespaceId, ReadCaching, ReadRelease, ReceiptStep, RecordExpiry, Sequence, SsdCommand,
-    SsdCompletion, SubmitError, ValueReceipt, ValueSource, WriteCondition,
+    FrontEndId, NamespaceId, ReadRelease, ReceiptStep, RecordExpiry, Sequence, SsdCommand, SsdCompletion,
+    SubmitError, ValueReceipt, ValueSource, WriteCondition,
 };
 use headwater_ssd::engine::{DeviceConfig, SsdDevice, StartTime};
 use headwater_ssd::media::FlashGeometry;
@@ -113,14 +113,7 @@ fn holds(device: &mut ReceiptDevice, key: &str, value: &[u8]) {
 fn retrieve(device: &mut ReceiptDevice, key: &str) -> SsdCompletion {
     let key = Bytes::copy_from_slice(key.as_bytes());
     let release = ReadRelease::WhenDurable;
-    let command = SsdCommand::Retrieve {
-        key,
-        sink: Vec::new().into(),
-        offset: 0,
-        bytes_max: u32::MAX,
-        caching: ReadCaching::ByLength,
-        release,
-    };
+    let command = SsdCommand::retrieve_whole(key, Vec::new().into(), release);
     run(device, NamespaceId::FIRST, command)
 }
 

@@ -7,8 +7,7 @@ use bytes::Bytes;
 use headwater_host::clock::{Clock, UnixMillis};
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::{
-    FrontEndId, NamespaceId, ReadCaching, ReadRelease, RecordExpiry, SsdCommand, SsdCompletion,
-    WriteCondition,
+    FrontEndId, NamespaceId, ReadRelease, RecordExpiry, SsdCommand, SsdCompletion, WriteCondition,
 };
 use headwater_ssd::engine::snapshot::{SnapshotLoss, SnapshotRefusal, SnapshotStatus};
 use headwater_ssd::engine::{DeviceConfig, Durability, SsdDevice, StartTime};
@@ -82,14 +81,7 @@ impl SnapshotHost {
     }
 
     fn get(&mut self, key: u32) -> Option<Vec<u8>> {
-        self.submit(SsdCommand::Retrieve {
-            key: name(key),
-            sink: Vec::new().into(),
-            offset: 0,
-            bytes_max: u32::MAX,
-            caching: ReadCaching::ByLength,
-            release: ReadRelease::WhenDurable,
-        });
+        self.submit(SsdCommand::retrieve_whole(name(key), Vec::new().into(), ReadRelease::WhenDurable));
         let completion = self.next();
         match completion.status {
             Status::SUCCESS => Some(completion.sink),

@@ -13,8 +13,8 @@ use bytes::Bytes;
 use headwater_host::width::narrow;
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::{
-    BatchWrite, NamespaceId, ReadCaching, ReadRelease, RecordExpiry, Sequence, SsdCommand, SsdCompletion,
-    SubmitError, WriteCondition,
+    BatchWrite, NamespaceId, ReadRelease, RecordExpiry, Sequence, SsdCommand, SsdCompletion, SubmitError,
+    WriteCondition,
 };
 
 /// Values that are read at a time; a few, because each may be long.
@@ -154,15 +154,12 @@ impl BitOperation {
         self.seen.resize(self.sources.len(), None);
         while self.submitted < self.sources.len() && self.outstanding < IN_FLIGHT_MAX && self.failed.is_none()
         {
-            let command = SsdCommand::Retrieve {
-                key: self.sources[self.submitted].clone(),
-                sink: context.shared.value_buffers.take().into(),
-                offset: 0,
-                bytes_max: u32::MAX,
-                // The batch waits until the values are durable.
-                caching: ReadCaching::ByLength,
-                release: ReadRelease::Speculative,
-            };
+            // The batch waits until the values are durable.
+            let command = SsdCommand::retrieve_whole(
+                self.sources[self.submitted].clone(),
+                context.shared.value_buffers.take().into(),
+                ReadRelease::Speculative,
+            );
             match context.submit(narrow(self.submitted), self.namespace, command) {
                 Ok(()) => {
                     self.submitted += 1;

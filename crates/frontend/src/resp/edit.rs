@@ -23,8 +23,7 @@ use bytes::Bytes;
 use headwater_host::clock::UnixMillis;
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::{
-    NamespaceId, ReadCaching, ReadRelease, RecordExpiry, Sequence, SsdCommand, SsdCompletion, SubmitError,
-    WriteCondition,
+    NamespaceId, ReadRelease, RecordExpiry, Sequence, SsdCommand, SsdCompletion, SubmitError, WriteCondition,
 };
 
 #[derive(Debug)]
@@ -143,14 +142,11 @@ impl KeyEdit {
         let key = self.key.clone();
         match &self.stage {
             EditStage::Read => Some((
-                SsdCommand::Retrieve {
-                    sink: self.sink(&*context.device, context.shared).into(),
+                SsdCommand::retrieve_whole(
                     key,
-                    offset: 0,
-                    bytes_max: u32::MAX,
-                    caching: ReadCaching::ByLength,
-                    release: ReadRelease::Speculative,
-                },
+                    self.sink(&*context.device, context.shared).into(),
+                    ReadRelease::Speculative,
+                ),
                 |_| EditStage::Reading,
             )),
             EditStage::Write { action, condition, .. } => {

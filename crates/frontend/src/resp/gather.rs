@@ -19,7 +19,7 @@ use bytes::Bytes;
 use headwater_host::width::narrow;
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::{
-    NamespaceId, ReadCaching, ReadRelease, SsdCommand, SsdCompletion, SubmitError, WriteCondition,
+    NamespaceId, ReadRelease, SsdCommand, SsdCompletion, SubmitError, WriteCondition,
 };
 use std::collections::VecDeque;
 
@@ -322,14 +322,7 @@ impl KeyGather {
         let key = self.keys[self.submitted].clone();
         let release = ReadRelease::WhenDurable;
         match self.query {
-            KeyQuery::Value => SsdCommand::Retrieve {
-                key,
-                sink: shared.value_buffers.take().into(),
-                offset: 0,
-                bytes_max: u32::MAX,
-                caching: ReadCaching::ByLength,
-                release,
-            },
+            KeyQuery::Value => SsdCommand::retrieve_whole(key, shared.value_buffers.take().into(), release),
             KeyQuery::Exists => SsdCommand::Exist { key, release },
             KeyQuery::Delete => SsdCommand::Delete { key, condition: WriteCondition::Always },
         }

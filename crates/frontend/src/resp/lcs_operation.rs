@@ -14,7 +14,7 @@ use crate::core_device::CoreDevice;
 use bytes::Bytes;
 use headwater_host::width::narrow;
 use headwater_nvme::spec::status::Status;
-use headwater_ssd::command::{NamespaceId, ReadCaching, ReadRelease, SsdCommand, SsdCompletion, SubmitError};
+use headwater_ssd::command::{NamespaceId, ReadRelease, SsdCommand, SsdCompletion, SubmitError};
 
 /// The form of the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,14 +80,11 @@ impl LcsOperation {
     /// Submits the device commands that are due.
     pub(crate) fn drive<S: CoreDevice>(&mut self, context: &mut OperationContext<'_, S>) -> DriveResult {
         while self.submitted < 2 && self.failed.is_none() {
-            let command = SsdCommand::Retrieve {
-                key: self.keys[self.submitted].clone(),
-                sink: context.shared.value_buffers.take().into(),
-                offset: 0,
-                bytes_max: u32::MAX,
-                caching: ReadCaching::ByLength,
-                release: ReadRelease::WhenDurable,
-            };
+            let command = SsdCommand::retrieve_whole(
+                self.keys[self.submitted].clone(),
+                context.shared.value_buffers.take().into(),
+                ReadRelease::WhenDurable,
+            );
             let part = narrow(self.submitted);
             match context.submit(part, self.namespace, command) {
                 Ok(()) => {

@@ -12,8 +12,8 @@ use crate::core_device::CoreDevice;
 use bytes::Bytes;
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::{
-    BatchWrite, NamespaceId, ReadCaching, ReadRelease, RecordExpiry, Sequence, SsdCommand, SsdCompletion,
-    SubmitError, WriteCondition,
+    BatchWrite, NamespaceId, ReadRelease, RecordExpiry, Sequence, SsdCommand, SsdCompletion, SubmitError,
+    WriteCondition,
 };
 
 /// The treatment of the source and of an existing target.
@@ -80,14 +80,11 @@ impl KeyRelocation {
     pub(crate) fn drive<S: CoreDevice>(&mut self, context: &mut OperationContext<'_, S>) -> DriveResult {
         let (namespace, command, next) = match &self.stage {
             RelocateStage::Read => {
-                let command = SsdCommand::Retrieve {
-                    key: self.route.from.1.clone(),
-                    sink: Vec::new().into(),
-                    offset: 0,
-                    bytes_max: u32::MAX,
-                    caching: ReadCaching::ByLength,
-                    release: ReadRelease::WhenDurable,
-                };
+                let command = SsdCommand::retrieve_whole(
+                    self.route.from.1.clone(),
+                    Vec::new().into(),
+                    ReadRelease::WhenDurable,
+                );
                 (self.route.from.0, command, RelocateStage::Reading)
             }
             RelocateStage::Write(value) => (self.route.to.0, self.write(value), RelocateStage::Writing),

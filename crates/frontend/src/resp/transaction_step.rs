@@ -18,7 +18,7 @@ use super::state::{OperationRef, RespState};
 use super::transaction::{QueuedCommand, WatchedKeys};
 use super::transaction_databases::TransactionDatabases;
 use crate::core_device::CoreDevice;
-use headwater_ssd::command::{NamespaceId, ReadCaching, ReadRelease, SsdCommand, WriteCondition};
+use headwater_ssd::command::{NamespaceId, ReadRelease, SsdCommand, WriteCondition};
 
 /// The token of commands to the view, which no command to the device has: there are fewer connections.
 const VIEW_TOKEN: u64 = u64::MAX << 48;
@@ -98,14 +98,7 @@ fn run_gather(gather: KeyGather, step: &mut StepContext<'_>) -> RespReply {
         }
         let release = ReadRelease::WhenDurable;
         let command = match query {
-            KeyQuery::Value => SsdCommand::Retrieve {
-                key,
-                sink: Vec::new().into(),
-                offset: 0,
-                bytes_max: u32::MAX,
-                caching: ReadCaching::ByLength,
-                release,
-            },
+            KeyQuery::Value => SsdCommand::retrieve_whole(key, Vec::new().into(), release),
             KeyQuery::Exists => SsdCommand::Exist { key, release },
             KeyQuery::Delete => SsdCommand::Delete { key, condition: WriteCondition::Always },
         };

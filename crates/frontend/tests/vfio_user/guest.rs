@@ -10,7 +10,7 @@ use headwater_nvme::queue_pair::SleepDecision;
 use headwater_nvme::spec::kv::{DataPointer, InlineKey, StoreOptions, exist, flush, list, retrieve, store};
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::{
-    FrontEndId, NamespaceId, ReadCaching, ReadRelease, RecordExpiry, SsdCommand, ValueSink, WriteCondition,
+    FrontEndId, NamespaceId, ReadRelease, RecordExpiry, SsdCommand, ValueSink, WriteCondition,
 };
 use std::os::fd::AsFd as _;
 
@@ -39,14 +39,11 @@ fn a_value_stored_by_a_guest_is_visible_to_every_other_front_end() {
     assert_eq!(stored.0, Status::SUCCESS);
     assert_eq!(guest.eventfds[1].take(), Ok(WaitOutcome::Signalled), "its vector was not signalled");
     let other = FrontEndId(9);
-    let get = SsdCommand::Retrieve {
-        key: b"guest"[..].into(),
-        sink: ValueSink::Bytes(Vec::new()),
-        offset: 0,
-        bytes_max: u32::MAX,
-        caching: ReadCaching::ByLength,
-        release: ReadRelease::WhenDurable,
-    };
+    let get = SsdCommand::retrieve_whole(
+        b"guest"[..].into(),
+        ValueSink::Bytes(Vec::new()),
+        ReadRelease::WhenDurable,
+    );
     node.device.submit(other, NamespaceId::FIRST, 7, get).unwrap();
     node.run_until_idle();
     assert_eq!(node.device.next_completion(other).unwrap().sink, VALUE);

@@ -4,8 +4,8 @@ use bytes::Bytes;
 use headwater_host::clock::{Clock, UnixMillis};
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::{
-    FrontEndId, NamespaceId, ReadCaching, ReadRelease, RecordExpiry, SsdCommand, SsdCompletion, ValueSink,
-    ValueSource, WriteCondition,
+    FrontEndId, NamespaceId, ReadRelease, RecordExpiry, SsdCommand, SsdCompletion, ValueSink, ValueSource,
+    WriteCondition,
 };
 use headwater_ssd::engine::{DeviceConfig, SsdDevice, StartTime};
 use headwater_ssd::media::file::{FileMedia, FileOptions};
@@ -162,14 +162,11 @@ impl FileHost {
     }
 
     fn get(&mut self, key: &str) -> Result<Option<Vec<u8>>, Status> {
-        let completion = self.run(SsdCommand::Retrieve {
-            key: Bytes::copy_from_slice(key.as_bytes()),
-            sink: ValueSink::Bytes(Vec::new()),
-            offset: 0,
-            bytes_max: u32::MAX,
-            caching: ReadCaching::ByLength,
-            release: ReadRelease::WhenDurable,
-        });
+        let completion = self.run(SsdCommand::retrieve_whole(
+            Bytes::copy_from_slice(key.as_bytes()),
+            ValueSink::Bytes(Vec::new()),
+            ReadRelease::WhenDurable,
+        ));
         match completion.status {
             Status::SUCCESS => Ok(Some(completion.sink)),
             Status::KEY_DOES_NOT_EXIST => Ok(None),

@@ -9,7 +9,7 @@ use crate::checker::WallSpan;
 use crate::media::CrashImage;
 use crate::simulated_device::SimulatedDevice;
 use bytes::Bytes;
-use headwater_ssd::command::{ListPosition, NamespaceId, ReadCaching, ReadRelease, SsdCommand};
+use headwater_ssd::command::{ListPosition, NamespaceId, ReadRelease, SsdCommand};
 use headwater_ssd::limits::LIST_KEYS_MAX;
 
 /// The keys of a namespace.
@@ -39,14 +39,8 @@ impl<E: SimulatedDevice> SimWorld<'_, E> {
                 }
                 continue;
             }
-            let retrieve = SsdCommand::Retrieve {
-                key: key.clone(),
-                sink: Vec::new().into(),
-                offset: 0,
-                bytes_max: u32::MAX,
-                caching: ReadCaching::ByLength,
-                release: ReadRelease::WhenDurable,
-            };
+            let retrieve =
+                SsdCommand::retrieve_whole(key.clone(), Vec::new().into(), ReadRelease::WhenDurable);
             let asked = self.wall();
             let Some((completion, answered)) = self.submit_and_wait(engine, image, namespace, retrieve)?
             else {

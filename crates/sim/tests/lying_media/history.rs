@@ -10,8 +10,7 @@ use headwater_sim::faults::{DamagePlan, LyingProgram};
 use headwater_sim::media::struck::{FILE_UUID, StruckPlace, places_in};
 use headwater_sim::simulated_file::{FileMoment, SimFile, SimRing};
 use headwater_ssd::command::{
-    FrontEndId, NamespaceId, ReadCaching, ReadRelease, RecordExpiry, Sequence, SsdCommand, SsdCompletion,
-    WriteCondition,
+    FrontEndId, NamespaceId, ReadRelease, RecordExpiry, Sequence, SsdCommand, SsdCompletion, WriteCondition,
 };
 use headwater_ssd::engine::inspection::{CheckpointFound, inspect};
 use headwater_ssd::engine::{DeviceConfig, SsdDevice, StartTime};
@@ -123,14 +122,7 @@ pub(crate) fn run(
 }
 
 pub(crate) fn get(key: u32) -> SsdCommand {
-    SsdCommand::Retrieve {
-        key: key_bytes(key),
-        sink: Vec::new().into(),
-        offset: 0,
-        bytes_max: u32::MAX,
-        caching: ReadCaching::ByLength,
-        release: ReadRelease::WhenDurable,
-    }
+    SsdCommand::retrieve_whole(key_bytes(key), Vec::new().into(), ReadRelease::WhenDurable)
 }
 
 fn key_bytes(key: u32) -> Bytes {

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use headwater_host::clock::{Nanos, UnixMillis};
 use headwater_sim::simulated_file::{SimFile, SimRing};
-use headwater_ssd::command::{FrontEndId, NamespaceId, ReadCaching, ReadRelease, SsdCommand, SsdCompletion};
+use headwater_ssd::command::{FrontEndId, NamespaceId, ReadRelease, SsdCommand, SsdCompletion};
 use headwater_ssd::engine::{DeviceConfig, SsdDevice, StartTime};
 use headwater_ssd::media::file::{FileMedia, FileMediaError, OpenAccess, ZeroFillMode};
 use std::path::PathBuf;
@@ -59,13 +59,7 @@ pub(crate) fn get(
     key: &[u8],
 ) -> SsdCompletion {
     let (key, sink) = (Bytes::copy_from_slice(key), Vec::new().into());
-    let (bytes_max, release) = (u32::MAX, ReadRelease::WhenDurable);
-    run(
-        device,
-        now,
-        namespace,
-        SsdCommand::Retrieve { key, sink, offset: 0, bytes_max, caching: ReadCaching::ByLength, release },
-    )
+    run(device, now, namespace, SsdCommand::retrieve_whole(key, sink, ReadRelease::WhenDurable))
 }
 
 /// Returns a seed, which is printed, and its random numbers.

@@ -11,8 +11,8 @@ use headwater_dma::frame::MediaFrame;
 use headwater_host::clock::{Clock, Nanos, UnixMillis};
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::{
-    BatchWrite, FrontEndId, Fua, Lba, LbaRange, NamespaceId, ReadCaching, ReadRelease, RecordExpiry,
-    SsdCommand, SsdCompletion, WriteCondition,
+    BatchWrite, FrontEndId, Fua, Lba, LbaRange, NamespaceId, ReadRelease, RecordExpiry, SsdCommand,
+    SsdCompletion, WriteCondition,
 };
 use headwater_ssd::engine::{DeviceConfig, SsdDevice, StartTime};
 use headwater_ssd::log::page::PageKind;
@@ -60,14 +60,7 @@ fn store(key: &'static str, value: Vec<u8>, expiry: RecordExpiry) -> SsdCommand 
 }
 
 fn get<M: Media>(device: &mut SsdDevice<M>, namespace: u8, key: &'static str) -> Result<Vec<u8>, Status> {
-    let command = SsdCommand::Retrieve {
-        key: Bytes::from(key),
-        sink: Vec::new().into(),
-        offset: 0,
-        bytes_max: u32::MAX,
-        caching: ReadCaching::ByLength,
-        release: ReadRelease::WhenDurable,
-    };
+    let command = SsdCommand::retrieve_whole(Bytes::from(key), Vec::new().into(), ReadRelease::WhenDurable);
     let completion = run(device, namespace, command);
     if completion.status.is_success() { Ok(completion.sink) } else { Err(completion.status) }
 }

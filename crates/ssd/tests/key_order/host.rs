@@ -4,8 +4,8 @@ use bytes::Bytes;
 use headwater_host::clock::{Nanos, UnixMillis};
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::{
-    BatchWrite, FrontEndId, Fua, Lba, LbaRange, NamespaceId, ReadCaching, ReadRelease, RecordExpiry,
-    SsdCommand, SsdCompletion, WriteCondition,
+    BatchWrite, FrontEndId, Fua, Lba, LbaRange, NamespaceId, ReadRelease, RecordExpiry, SsdCommand,
+    SsdCompletion, WriteCondition,
 };
 use headwater_ssd::engine::{DeviceConfig, SsdDevice, StartTime};
 use headwater_ssd::media::FlashGeometry;
@@ -148,14 +148,7 @@ pub(crate) fn store(number: u64, value: u64) -> SsdCommand {
 
 pub(crate) fn retrieve(number: u64) -> SsdCommand {
     let release = ReadRelease::WhenDurable;
-    SsdCommand::Retrieve {
-        key: key(number),
-        sink: Vec::new().into(),
-        offset: 0,
-        bytes_max: u32::MAX,
-        caching: ReadCaching::ByLength,
-        release,
-    }
+    SsdCommand::retrieve_whole(key(number), Vec::new().into(), release)
 }
 
 pub(crate) fn delete(number: u64) -> SsdCommand {

@@ -7,8 +7,7 @@ use headwater_dma::iova::{ClientMemory, ClientSegments, Iova};
 use headwater_host::shared_memory::SharedMemory;
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::{
-    Fua, Lba, NamespaceId, ReadCaching, ReadRelease, RecordExpiry, SsdCommand, ValueSink, ValueSource,
-    WriteCondition,
+    Fua, Lba, NamespaceId, ReadRelease, RecordExpiry, SsdCommand, ValueSink, ValueSource, WriteCondition,
 };
 use headwater_ssd::engine::DeviceConfig;
 use headwater_ssd::namespace::BlockFormat::B4096;
@@ -105,13 +104,12 @@ fn retrieve_into_memory_that_the_client_changes_is_no_checksum_failure() {
         let (client, mut host) = (ClientBuffer::new(), NamespaceHost::new(64, DeviceConfig::default()));
         let value = vec![3; usize::try_from(bytes).unwrap()];
         assert_eq!(host.set(NamespaceId::FIRST, b"key", &value), Status::SUCCESS);
-        let retrieve = |segments| SsdCommand::Retrieve {
-            key: b"key"[..].into(),
-            sink: ValueSink::Client(segments),
-            offset: 0,
-            bytes_max: u32::MAX,
-            caching: ReadCaching::ByLength,
-            release: ReadRelease::WhenDurable,
+        let retrieve = |segments| {
+            SsdCommand::retrieve_whole(
+                b"key"[..].into(),
+                ValueSink::Client(segments),
+                ReadRelease::WhenDurable,
+            )
         };
         client.while_client_writes(7 + value.len(), rounds, |round| {
             let read = host.run(NamespaceId::FIRST, retrieve(client.segments(bytes)));

@@ -4,8 +4,8 @@ use bytes::Bytes;
 use headwater_host::clock::{Nanos, UnixMillis};
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::{
-    FrontEndId, Fua, Lba, LbaRange, NamespaceId, ReadCaching, ReadRelease, RecordExpiry, SsdCommand,
-    SsdCompletion, ValueSource, WriteCondition,
+    FrontEndId, Fua, Lba, LbaRange, NamespaceId, ReadRelease, RecordExpiry, SsdCommand, SsdCompletion,
+    ValueSource, WriteCondition,
 };
 use headwater_ssd::engine::{DeviceConfig, SsdDevice, StartTime};
 use headwater_ssd::media::memory::MemoryMedia;
@@ -112,14 +112,11 @@ impl<M: Media + std::fmt::Debug> NamespaceHost<M> {
     }
 
     pub(crate) fn get(&mut self, namespace: NamespaceId, key: &[u8]) -> Result<Vec<u8>, Status> {
-        let command = SsdCommand::Retrieve {
-            key: Bytes::copy_from_slice(key),
-            sink: Vec::new().into(),
-            offset: 0,
-            bytes_max: u32::MAX,
-            caching: ReadCaching::ByLength,
-            release: ReadRelease::WhenDurable,
-        };
+        let command = SsdCommand::retrieve_whole(
+            Bytes::copy_from_slice(key),
+            Vec::new().into(),
+            ReadRelease::WhenDurable,
+        );
         let completion = self.run(namespace, command);
         if completion.status.is_success() { Ok(completion.sink) } else { Err(completion.status) }
     }

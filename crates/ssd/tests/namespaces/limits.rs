@@ -4,7 +4,7 @@ use super::host::{FRONT_END, NamespaceHost, WALL, blocks, pattern, read, write};
 use bytes::Bytes;
 use headwater_host::clock::Nanos;
 use headwater_nvme::spec::status::Status;
-use headwater_ssd::command::{Fua, NamespaceId, ReadCaching, ReadRelease, SsdCommand, SubmitError};
+use headwater_ssd::command::{Fua, NamespaceId, ReadRelease, SsdCommand, SubmitError};
 use headwater_ssd::engine::{DeviceConfig, Durability};
 use headwater_ssd::limits::{NAMESPACES, THROTTLED_MAX};
 use headwater_ssd::namespace::{BlockFormat, Namespace, NamespaceChange, NamespaceLimits};
@@ -61,13 +61,8 @@ fn byte_limit_counts_all_of_a_value_in_extents() {
     let limits = NamespaceLimits { iops: 0, bytes_per_second: 1_000_000, burst: 1 };
     let change = host.submit(NamespaceId::FIRST, SsdCommand::Namespace(NamespaceChange::Limits(limits)));
     assert_eq!(completed_by(&mut host, Nanos::ZERO), [change]);
-    let retrieve = || SsdCommand::Retrieve {
-        key: Bytes::from_static(b"long"),
-        sink: Vec::new().into(),
-        offset: 0,
-        bytes_max: u32::MAX,
-        caching: ReadCaching::ByLength,
-        release: ReadRelease::WhenDurable,
+    let retrieve = || {
+        SsdCommand::retrieve_whole(Bytes::from_static(b"long"), Vec::new().into(), ReadRelease::WhenDurable)
     };
     let tokens = [(); 2].map(|()| host.submit(NamespaceId::FIRST, retrieve()));
     assert_eq!(completed_by(&mut host, Nanos::ZERO), tokens[..1]);

@@ -8,8 +8,7 @@ use headwater_host::fault_guard::LostPages;
 use headwater_host::shared_memory::SharedMemory;
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::{
-    Fua, Lba, NamespaceId, ReadCaching, ReadRelease, RecordExpiry, SsdCommand, ValueSink, ValueSource,
-    WriteCondition,
+    Fua, Lba, NamespaceId, ReadRelease, RecordExpiry, SsdCommand, ValueSink, ValueSource, WriteCondition,
 };
 use headwater_ssd::engine::DeviceConfig;
 use headwater_ssd::namespace::BlockFormat::B4096;
@@ -70,14 +69,7 @@ fn store(segments: &ClientSegments) -> SsdCommand {
 }
 
 fn retrieve(sink: ValueSink) -> SsdCommand {
-    SsdCommand::Retrieve {
-        key: b"key"[..].into(),
-        sink,
-        offset: 0,
-        bytes_max: u32::MAX,
-        caching: ReadCaching::ByLength,
-        release: ReadRelease::WhenDurable,
-    }
+    SsdCommand::retrieve_whole(b"key"[..].into(), sink, ReadRelease::WhenDurable)
 }
 
 #[test]

@@ -6,7 +6,7 @@ use headwater_host::fault_guard::LostPages;
 use headwater_host::shared_memory::SharedMemory;
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::{
-    NamespaceId, ReadCaching, ReadRelease, RecordExpiry, SsdCommand, ValueSink, ValueSource, WriteCondition,
+    NamespaceId, ReadRelease, RecordExpiry, SsdCommand, ValueSink, ValueSource, WriteCondition,
 };
 use headwater_ssd::engine::DeviceConfig;
 use headwater_ssd::namespace::BlockFormat::B4096;
@@ -27,14 +27,7 @@ fn store(key: &'static [u8], value: Vec<u8>) -> SsdCommand {
 }
 
 fn retrieve(key: &'static [u8], sink: ValueSink) -> SsdCommand {
-    SsdCommand::Retrieve {
-        key: key.into(),
-        sink,
-        offset: 0,
-        bytes_max: u32::MAX,
-        caching: ReadCaching::ByLength,
-        release: ReadRelease::WhenDurable,
-    }
+    SsdCommand::retrieve_whole(key.into(), sink, ReadRelease::WhenDurable)
 }
 
 fn read(start: u64, blocks: u32) -> SsdCommand {

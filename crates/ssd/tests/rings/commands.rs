@@ -7,7 +7,7 @@ use headwater_nvme::spec::kv::{
     StoreOptions, delete, exist, flush, list, retrieve, retrieve_part, store, uio_get, uio_put,
 };
 use headwater_nvme::spec::status::Status;
-use headwater_ssd::command::{ReadCaching, ReadRelease, RecordExpiry, SsdCommand, WriteCondition};
+use headwater_ssd::command::{ReadRelease, RecordExpiry, SsdCommand, WriteCondition};
 
 /// Decodes the keys of a List answer.
 fn listed(answer: &[u8]) -> Vec<Vec<u8>> {
@@ -146,14 +146,11 @@ fn rings_and_direct_commands_see_the_same_key() {
     let mut client = bench.client(8, QueueKind::Standard);
     let value = client.write(0, b"by ring");
     bench.run(&mut client, store(1, key(b"k"), value, StoreOptions::NONE));
-    let seen = bench.run_direct(SsdCommand::Retrieve {
-        key: Bytes::from_static(b"k"),
-        sink: Vec::new().into(),
-        offset: 0,
-        bytes_max: u32::MAX,
-        caching: ReadCaching::ByLength,
-        release: ReadRelease::WhenDurable,
-    });
+    let seen = bench.run_direct(SsdCommand::retrieve_whole(
+        Bytes::from_static(b"k"),
+        Vec::new().into(),
+        ReadRelease::WhenDurable,
+    ));
     assert_eq!(seen.sink, b"by ring");
     bench.run_direct(SsdCommand::Store {
         key: Bytes::from_static(b"k"),

@@ -12,7 +12,7 @@ use crate::resp::transaction_errors::{self, exec_abort};
 use crate::resp::transaction_view::{KeyDetail, ViewRecord};
 use headwater_host::width::narrow;
 use headwater_nvme::spec::status::Status;
-use headwater_ssd::command::{ReadCaching, ReadRelease, SsdCommand, SsdCompletion, SubmitError};
+use headwater_ssd::command::{ReadRelease, SsdCommand, SsdCompletion, SubmitError};
 
 /// Keys to be read.
 #[derive(Debug)]
@@ -64,14 +64,7 @@ impl TransactionRun {
             let release = ReadRelease::Speculative;
             let command = match detail {
                 KeyDetail::Metadata => SsdCommand::Exist { key, release },
-                KeyDetail::Value => SsdCommand::Retrieve {
-                    key,
-                    sink: Vec::new().into(),
-                    offset: 0,
-                    bytes_max: u32::MAX,
-                    caching: ReadCaching::ByLength,
-                    release,
-                },
+                KeyDetail::Value => SsdCommand::retrieve_whole(key, Vec::new().into(), release),
             };
             match context.submit(narrow(reads.submitted), namespace, command) {
                 Ok(()) => {

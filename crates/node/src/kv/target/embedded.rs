@@ -8,13 +8,11 @@ use crate::kv::pipeline::execute_all;
 use bytes::Bytes;
 use headwater_frontend::core_device::CoreDevice;
 use headwater_host::clock::Clock;
-use headwater_host::width::narrow;
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::{
     ListPosition, NamespaceId, ReadCaching, ReadRelease, RecordExpiry, SsdCommand, SsdCompletion,
     WriteCondition,
 };
-use headwater_ssd::limits::VALUE_BYTES_MAX;
 
 const SCAN_KEYS: u32 = 1_000;
 
@@ -80,13 +78,9 @@ impl<D: CoreDevice, G> KvTarget for EmbeddedTarget<D, G> {
     }
 
     fn get(&mut self, keys: &[Vec<u8>], answer: OnFound<'_>) -> Result<(), KvError> {
-        let done = self.execute(keys.iter().map(|key| SsdCommand::Retrieve {
-            key: Bytes::copy_from_slice(key),
-            sink: Vec::new().into(),
-            offset: 0,
-            bytes_max: narrow(VALUE_BYTES_MAX),
-            caching: ReadCaching::ByLength,
-            release: ReadRelease::WhenDurable,
+        let done = self.execute(keys.iter().map(|key| {
+            let (key, sink) = (Bytes::copy_from_slice(key), Vec::new().into());
+            SsdCommand::retrieve_whole(key, sink, ReadRelease::WhenDurable)
         }))?;
         for (index, completion) in done.into_iter().enumerate() {
             answer(index, existing(completion)?.map(|completion| completion.sink))?;
