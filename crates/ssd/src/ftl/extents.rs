@@ -10,7 +10,7 @@
 use super::extent_store::ExtentStore;
 use super::value_extents::bytes_of_extents;
 use super::{FoundRecord, Ftl, NewRecord, StallReason};
-use crate::command::{NamespaceId, Sequence, ValueSource};
+use crate::command::{Sequence, ValueSource};
 use crate::index::IndexEntry;
 use crate::limits::COPY_PART_BYTES;
 use crate::log::RecordSource;
@@ -223,16 +223,16 @@ impl<M: Media> Ftl<M> {
         Ok(decode(&list).filter(|_| is_whole))
     }
 
-    /// Sets the extents of the records that recovery found, with their namespaces. A block that is in use for something else,
-    /// or that two records name, has no second owner: its pages do not prove themselves to the reader of the other record.
-    pub(super) fn load_extents(&mut self, found: Vec<(RecordAddress, NamespaceId, Vec<Extent>)>) {
-        let all = found.iter().flat_map(|(.., extents)| extents);
+    /// Sets the extents of the records that recovery found. A block that is in use for something else, or that a list names
+    /// twice, has no second owner: its pages do not prove themselves to the reader of the other record.
+    pub(super) fn load_extents(&mut self, found: Vec<(IndexEntry, Vec<Extent>)>) {
+        let all = found.iter().flat_map(|(_, extents)| extents);
         self.flash.blocks_mut().adopt_extents(all.map(|extent| (extent.block, extent.order)));
         let mut owned = BTreeSet::new();
-        for (address, namespace, mut extents) in found {
+        for (entry, mut extents) in found {
             extents.retain(|extent| self.is_own_extent(*extent) && owned.insert(extent.block));
-            self.catalog.add_extent_bytes(namespace, bytes_of_extents(extents.len()));
-            self.extents.by_record.insert(address, extents);
+            self.catalog.add_extent_bytes(entry.namespace, bytes_of_extents(extents.len()));
+            self.extents.by_record.insert(entry.address, extents);
         }
     }
 }

@@ -281,8 +281,8 @@ impl<M: Media> RecoveringFtl<M> {
         std::mem::take(&mut self.with_extents)
     }
 
-    /// Sets the extents of the records that were found, with their namespaces.
-    pub(crate) fn load_extents(&mut self, found: Vec<(RecordAddress, NamespaceId, Vec<Extent>)>) {
+    /// Sets the extents of the records that were found. No block is named by two records.
+    pub(crate) fn load_extents(&mut self, found: Vec<(IndexEntry, Vec<Extent>)>) {
         self.ftl.load_extents(found);
     }
 

@@ -2,14 +2,15 @@
 //! (`docs/formats/medium-2.md`, rule 4).
 //!
 //! Input: records of the window, and the recovered index. Output: the records of the last commit that lack an extent, and the
-//! extents of each live record. Invariant: no extent of a live record is free, unless its record cannot be read.
+//! extents of each live record. Invariant: no extent of a live record is free, unless its record cannot be read; no damaged list
+//! takes an extent from an intact record.
 
 use super::evidence::durable_prefix;
 use super::page_reads::read_pages;
 use super::replay::{read_into_dram, retry_with_pages, unless_unreadable};
 use super::survey::BlockLife;
 use super::window::FoundWindow;
-use crate::command::{NamespaceId, Sequence};
+use crate::command::Sequence;
 use crate::ftl::recovering::RecoveringFtl;
 use crate::ftl::{Ftl, RecordPart};
 use crate::index::IndexEntry;
@@ -18,11 +19,12 @@ use crate::log::extent_list::Extent;
 use crate::log::page::{PageKind, PageSpare};
 use crate::log::prefix::{Tick, is_up_to_epoch};
 use crate::log::record::RecordAddress;
-use crate::media::geometry::{PAGES_PER_BLOCK, PageAddress};
+use crate::media::geometry::{BlockId, PAGES_PER_BLOCK, PageAddress};
 use crate::media::unreadable::PageNeed;
 use crate::media::{Media, MediaError};
 use crate::mutant::{Mutant, mutant};
 use headwater_host::clock::Nanos;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Records whose first pages are read together.
 const RECORDS_PER_READ: usize = 1_024;
@@ -34,6 +36,17 @@ pub(super) struct ExtentRecord {
     pub(super) last: Tick,
     pub(super) sequence: Sequence,
     pub(super) extents: Vec<Extent>,
+}
+
+/// The claim of a record to a block that is named more than once. The greatest one counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct ExtentClaim {
+    /// True if the record, its list with it, is the one that was written.
+    is_intact: bool,
+    /// True if the block has the life that the list names.
+    is_there: bool,
+    order: u64,
+    address: RecordAddress,
 }
 
 /// Returns the last ticks of the new records behind what is known to be durable that name an extent which is not intact: a
@@ -95,7 +108,7 @@ pub(super) fn adopt_extents<M: Media>(
     epoch: u64,
     now: &mut Nanos,
 ) -> Result<(), MediaError> {
-    let mut found: Vec<(RecordAddress, NamespaceId, Vec<Extent>)> = Vec::new();
+    let mut found: Vec<(IndexEntry, Vec<Extent>)> = Vec::new();
     for entries in ftl.take_with_extents().chunks(RECORDS_PER_READ) {
         read_first_pages(ftl, entries, now)?;
         for entry in entries {
@@ -106,19 +119,71 @@ pub(super) fn adopt_extents<M: Media>(
             let attempt = |ftl: &Ftl<M>| unless_unreadable(extents_of(ftl), None);
             let extents = retry_with_pages(ftl, now, PageNeed::Index, attempt)?.unwrap_or_default();
             let possible = extents.into_iter().filter(|extent| is_up_to_epoch(extent.order, epoch));
-            found.push((entry.address, entry.namespace, possible.collect()));
+            found.push((*entry, possible.collect()));
         }
     }
-    // Where two records name one block, the one whose pages are there comes first.
-    let is_there = |extent: &Extent| {
-        let life = lives.get(extent.block.index());
-        life.is_some_and(|life| matches!(life, BlockLife::Extent { order, .. } if *order == extent.order))
-    };
-    found.sort_by_key(|(.., extents)| !extents.iter().all(is_there));
+    settle_contested(ftl, lives, &mut found, now)?;
     if !mutant(Mutant::ExtentsNotAdopted) {
         ftl.load_extents(found);
     }
     Ok(())
+}
+
+/// Leaves each block that is named more than once to one record. A list is damaged then, or older than the life of the block:
+/// only now the records are checked as a whole. The record that has the block frees it later.
+fn settle_contested<M: Media>(
+    ftl: &mut RecoveringFtl<M>,
+    lives: &[BlockLife],
+    found: &mut [(IndexEntry, Vec<Extent>)],
+    now: &mut Nanos,
+) -> Result<(), MediaError> {
+    let contested = contested_blocks(found);
+    if contested.is_empty() {
+        return Ok(());
+    }
+    let mut owners: BTreeMap<BlockId, ExtentClaim> = BTreeMap::new();
+    for (entry, extents) in found.iter() {
+        let here: Vec<&Extent> = extents.iter().filter(|extent| contested.contains(&extent.block)).collect();
+        if here.is_empty() {
+            continue;
+        }
+        let is_intact = is_intact(ftl, *entry, now)?;
+        for extent in here {
+            let life = lives.get(extent.block.index());
+            let is_there = matches!(life, Some(BlockLife::Extent { order, .. }) if *order == extent.order);
+            let claim = ExtentClaim { is_intact, is_there, order: extent.order, address: entry.address };
+            owners.entry(extent.block).and_modify(|best| *best = claim.max(*best)).or_insert(claim);
+        }
+    }
+    for (entry, extents) in found {
+        let is_owner = |claim: &ExtentClaim, extent: &Extent| {
+            (claim.address, claim.order) == (entry.address, extent.order)
+        };
+        extents.retain(|extent| owners.get(&extent.block).is_none_or(|claim| is_owner(claim, extent)));
+    }
+    Ok(())
+}
+
+/// Returns the blocks that are named more than once.
+fn contested_blocks(found: &[(IndexEntry, Vec<Extent>)]) -> BTreeSet<BlockId> {
+    let all = found.iter().flat_map(|(_, extents)| extents);
+    let mut named: Vec<BlockId> = all.map(|extent| extent.block).collect();
+    named.sort_unstable();
+    named.windows(2).filter(|pair| pair[0] == pair[1]).map(|pair| pair[0]).collect()
+}
+
+/// Returns true if the whole record can be read, and its checksum matches.
+fn is_intact<M: Media>(
+    ftl: &mut RecoveringFtl<M>,
+    entry: IndexEntry,
+    now: &mut Nanos,
+) -> Result<bool, MediaError> {
+    let check = |ftl: &Ftl<M>| match ftl.header(entry, RecordPart::Whole)? {
+        Some(header) => ftl.is_intact(entry, &header),
+        None => Ok(false),
+    };
+    let attempt = |ftl: &Ftl<M>| unless_unreadable(check(ftl), false);
+    retry_with_pages(ftl, now, PageNeed::Index, attempt)
 }
 
 fn read_first_pages<M: Media>(
