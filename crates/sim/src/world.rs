@@ -172,6 +172,7 @@ impl<'a, E: SimulatedDevice> SimWorld<'a, E> {
         match self.run_boots() {
             Ok(()) => {
                 self.report.received = self.receiving.stored;
+                self.report.received_again = self.receiving.stored_again;
                 self.report.virtual_time = self.now;
                 Ok(self.report)
             }
@@ -405,6 +406,7 @@ impl<'a, E: SimulatedDevice> SimWorld<'a, E> {
     ) -> Result<(), FailureCause> {
         let wall = self.wall();
         self.report.completions += 1;
+        self.receiving.completed(&completion);
         self.log(|| {
             format!(
                 "{} completed with {:?}, sequence {}, {} bytes",

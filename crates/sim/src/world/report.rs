@@ -20,6 +20,8 @@ pub struct RunReport {
     pub completions: u64,
     /// Stores among them whose values the device received before.
     pub received: u64,
+    /// Stores among those of a value that an earlier store left to its receipt, because its condition did not hold.
+    pub received_again: u64,
     /// Power cuts, including those during recovery.
     pub cuts: u32,
     /// Power cuts during recovery.

@@ -23,18 +23,20 @@ fn acked_writes_survive_where_values_lie_in_extents() {
 
 #[test]
 fn acked_writes_survive_where_the_device_receives_values_in_parts() {
-    let received = AtomicU64::new(0);
+    let (received, again) = (AtomicU64::new(0), AtomicU64::new(0));
     on_all_cores(0..SEEDS, |seed| {
         let lying = SWARM_SEEDS + LYING_SEEDS;
         for kind in [0, BLOCK_SEEDS, SWARM_SEEDS, SWARM_SEEDS + PART_SEEDS, lying, FILE_SEEDS] {
             let report = replay(EXTENT_SEEDS + RECEIPT_SEEDS + kind + seed, None);
             let report = report.map_err(|failure| failure.to_string())?;
             received.fetch_add(report.received, Ordering::Relaxed);
+            again.fetch_add(report.received_again, Ordering::Relaxed);
         }
         Ok(())
     });
-    let received = received.into_inner();
+    let (received, again) = (received.into_inner(), again.into_inner());
     assert!(received > 1_000, "only {received} values were received in parts");
+    assert!(again > 10, "only {again} values of {received} were stored from a receipt that came back");
 }
 
 #[test]
