@@ -101,6 +101,7 @@ swarm: ## fresh worlds of the simulator on all cores for a minute (SECONDS=, SEE
 mutants: ## plant each change of the device, and print the world that finds it (RUNS= worlds at most, MUTANTS=A,B)
 	HEADWATER_MUTANT_RUNS=$(or $(RUNS),2000) $(if $(MUTANTS),HEADWATER_MUTANTS=$(MUTANTS)) \
 	  cargo test --package headwater-sim --features mutants --test mutants -- --nocapture
+	cargo test --package headwater-ssd --features mutants --lib without_the_guard
 
 tamper: build ## damage flash files that nodes wrote, 12,000 times, and judge every answer and the check: half an hour
 	$(TARGET_DIR)/release/headwater lab run tamper

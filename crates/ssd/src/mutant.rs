@@ -171,6 +171,8 @@ mutants! {
     ExtentsNotAdopted,
     /// A page of an extent is passed on although it does not prove itself.
     ExtentPageNotProven,
+    /// Pages of an extent are kept for the reads that follow although their block was erased since.
+    KeptAcrossLives,
     // Moves by channels.
     /// The record of a value is appended although channels still fill pages of its extents.
     FillsNotAwaited,

@@ -12,6 +12,7 @@ use super::page_cache::PageCache;
 use crate::media::geometry::{PAGES_PER_BLOCK, PageAddress};
 use crate::media::token::MediaPurpose;
 use crate::media::{Media, MediaCompletion, MediaOp, PageState, RefusedOp};
+use crate::mutant::{Mutant, mutant};
 use headwater_dma::frame::MediaFrame;
 use headwater_host::clock::Nanos;
 use std::collections::VecDeque;
@@ -249,10 +250,11 @@ impl ExtentReads {
     pub(super) fn keep(&mut self, mut run: ReadRun, dram: &mut PageCache, blocks: &BlockTable) {
         let extent = run.run.extent;
         let block = blocks.get(extent.block);
-        let same_life = block.order == extent.order && block.state != BlockState::Erasing;
+        let is_same_life = block.order == extent.order && block.state != BlockState::Erasing
+            || mutant(Mutant::KeptAcrossLives);
         for nth in 0..run.run.pages {
             let Some(frame) = run.take_frame(nth) else { continue };
-            if same_life && run.proven >> nth & 1 == 1 {
+            if is_same_life && run.proven >> nth & 1 == 1 {
                 self.frames -= 1;
                 dram.insert(run.run.page(nth), frame);
             } else {
@@ -266,5 +268,74 @@ impl ExtentReads {
     /// Returns true if no run is waited for.
     pub(super) fn is_empty(&self) -> bool {
         self.waiting.is_empty() && self.slots.len() == self.free.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::Sequence;
+    use crate::log::blocks::BlockUse;
+    use crate::media::geometry::{BlockId, FlashGeometry};
+    use headwater_dma::pool::Pool;
+
+    /// Keeps a run of two pages, of which the first is proven, after what happened to its block since it was read. Returns for
+    /// each page if it is in device DRAM.
+    fn kept_after(change: fn(&mut BlockTable, BlockId)) -> [bool; 2] {
+        let geometry = FlashGeometry::with_blocks(1);
+        let mut dram = PageCache::new(geometry, 4, Pool::of_process().expect("a process has a pool"));
+        let mut blocks = BlockTable::new(geometry);
+        let block = blocks.take_dirty().unwrap();
+        blocks.complete_erase(block);
+        assert_eq!(blocks.open(Sequence(1), BlockUse::Extent), Some(block));
+        let run = ExtentRun { extent: Extent { block, order: blocks.get(block).order }, first: 3, pages: 2 };
+        let frames = (0..run.pages).map(|_| dram.take_frame()).collect();
+        let mut read = ReadRun { run, frames, proven: 0 };
+        read.mark_proven(0..1);
+        let mut reads = ExtentReads { frames: 2, ..ExtentReads::default() };
+        change(&mut blocks, block);
+        reads.keep(read, &mut dram, &blocks);
+        assert_eq!(reads.frames, 0, "every frame was kept or returned");
+        [0, 1].map(|nth| dram.peek(run.page(nth)).is_some())
+    }
+
+    fn begin_erase(blocks: &mut BlockTable, block: BlockId) {
+        blocks.mark_evacuated(block);
+        blocks.mark_erasing(block);
+    }
+
+    fn erase(blocks: &mut BlockTable, block: BlockId) {
+        begin_erase(blocks, block);
+        blocks.complete_erase(block);
+    }
+
+    fn reopen(blocks: &mut BlockTable, block: BlockId) {
+        erase(blocks, block);
+        assert_eq!(blocks.open(Sequence(2), BlockUse::Extent), Some(block));
+    }
+
+    /// The steps that end the life of a block, each with those before it.
+    const ENDS: [fn(&mut BlockTable, BlockId); 3] = [begin_erase, erase, reopen];
+
+    #[test]
+    fn proven_pages_of_a_run_are_kept_while_their_block_has_the_same_life() {
+        assert_eq!(kept_after(|_, _| {}), [true, false]);
+        assert_eq!(kept_after(BlockTable::mark_evacuated), [true, false], "nothing was erased yet");
+    }
+
+    #[test]
+    fn no_page_of_an_earlier_life_of_its_block_is_kept() {
+        for (nth, end) in ENDS.into_iter().enumerate() {
+            assert_eq!(kept_after(end), [false, false], "end {nth}");
+        }
+    }
+
+    #[cfg(feature = "mutants")]
+    #[test]
+    fn without_the_guard_each_end_of_a_life_would_keep_a_page() {
+        crate::mutant::plant(Some(Mutant::KeptAcrossLives));
+        let kept = ENDS.map(kept_after);
+        crate::mutant::plant(None);
+        assert_eq!(kept, [[true, false]; 3]);
     }
 }
