@@ -1,6 +1,6 @@
 //! Tests of the options of SET behind a long value, which the device receives before they are known.
 
-use crate::received_values::{EXTENT, ReceiptBench, WALL, bulk};
+use crate::received_values::{EXTENT, ReceiptBench, SendingClient, WALL, bulk};
 use crate::wire::encode;
 use bytes::Bytes;
 use headwater_nvme::spec::status::Status;
@@ -15,19 +15,23 @@ const RECEIVED: u64 = 2 * EXTENT as u64;
 const END: &[u8] = b"end of the reply";
 
 impl ReceiptBench {
+    /// Exchanges bytes with a client and runs turns until `has_ended`, or for many turns.
+    fn exchange_until(&mut self, client: usize, has_ended: impl Fn(&SendingClient) -> bool) {
+        for _ in 0..100_000 {
+            self.exchange(client, 70_000);
+            self.turn();
+            if has_ended(&self.clients[client]) {
+                break;
+            }
+        }
+    }
+
     /// Runs a command of a client, and returns its reply.
     fn reply(&mut self, client: usize, arguments: &[&[u8]]) -> Vec<u8> {
         self.clients[client].unsent.extend(encode(arguments));
         self.clients[client].unsent.extend(encode(&[b"ECHO", END]));
         let end = bulk(END);
-        for _ in 0..100_000 {
-            self.exchange(client, 70_000);
-            self.turn();
-            let client = &self.clients[client];
-            if client.unsent.is_empty() && client.received.ends_with(&end) {
-                break;
-            }
-        }
+        self.exchange_until(client, |client| client.unsent.is_empty() && client.received.ends_with(&end));
         let mut reply = std::mem::take(&mut self.clients[client].received);
         assert!(reply.ends_with(&end), "a reply of {} bytes does not end", reply.len());
         reply.truncate(reply.len() - end.len());
@@ -172,13 +176,7 @@ fn clients_that_leave_between_a_value_and_its_options_store_nothing() {
         let leaver = bench.connect();
         bench.clients[leaver].unsent.extend(&whole[..cut]);
         let received = bench.device.stats().received_bytes;
-        for _ in 0..10_000 {
-            bench.exchange(leaver, 70_000);
-            bench.turn();
-            if bench.clients[leaver].unsent.is_empty() {
-                break;
-            }
-        }
+        bench.exchange_until(leaver, |leaver| leaver.unsent.is_empty());
         // What the socket holds is received.
         (0..20).for_each(|_| bench.turn());
         let received = bench.device.stats().received_bytes - received;
@@ -222,13 +220,7 @@ fn a_key_that_another_front_end_changes_is_changed_before_or_behind_the_set() {
             expiry: RecordExpiry::Never,
         };
         bench.device.submit(OTHER_FRONT_END, NamespaceId::FIRST, u64::from(turns), store).unwrap();
-        for _ in 0..10_000 {
-            bench.turn();
-            bench.exchange(client, 100_000);
-            if !bench.clients[client].received.is_empty() {
-                break;
-            }
-        }
+        bench.exchange_until(client, |client| !client.received.is_empty());
         (0..20).for_each(|_| bench.turn());
         let stored = bench.device.next_completion(OTHER_FRONT_END).expect("the other store has ended");
         assert_eq!(stored.status, Status::SUCCESS);
@@ -255,19 +247,10 @@ fn a_key_that_expired_while_a_value_arrived_counts_as_absent() {
     let whole = encode(&[b"SET", b"k", &long, b"NX"]);
     let options = whole.len() - encode(&[b"NX"]).len() + b"*1\r\n".len();
     bench.clients[client].unsent.extend(&whole[..options]);
-    while !bench.clients[client].unsent.is_empty() {
-        bench.exchange(client, 100_000);
-        bench.turn();
-    }
+    bench.exchange_until(client, |client| client.unsent.is_empty());
     bench.wall.0 = WALL.0 + 60;
     bench.clients[client].unsent.extend(&whole[options..]);
-    for _ in 0..10_000 {
-        bench.exchange(client, 100_000);
-        bench.turn();
-        if bench.clients[client].received.len() >= 5 {
-            break;
-        }
-    }
+    bench.exchange_until(client, |client| client.received.len() >= 5);
     assert_eq!(std::mem::take(&mut bench.clients[client].received), b"+OK\r\n");
     assert!(bench.reply(client, &[b"GET", b"k"]) == bulk(&long), "the key has another value");
 }
