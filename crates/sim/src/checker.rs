@@ -14,6 +14,7 @@ mod blocks;
 mod describe;
 mod keys;
 mod listing;
+mod read_ranges;
 mod recovery;
 mod requests;
 mod room;
@@ -34,6 +35,7 @@ use headwater_ssd::command::{
 use headwater_ssd::engine::Durability;
 use headwater_ssd::limits::{NAMESPACES, OPERATIONS_MAX};
 use keys::{KeyHistory, KeyWrite, ObservationSpan, WriteEffect, WriteGroup, WriteGroups};
+use read_ranges::ReadRange;
 use requests::KeyRequest;
 use std::collections::BTreeMap;
 
@@ -51,7 +53,7 @@ enum CheckedKind {
     },
     Read {
         key: Bytes,
-        whole_below: u32,
+        range: ReadRange,
         release: ReadRelease,
     },
     Exist {
@@ -254,9 +256,8 @@ impl DeviceChecker {
                     self.check_replaced(asked.namespace, &keys[0].key)?;
                 }
             }
-            CheckedKind::Read { key, whole_below, release } => {
-                let whole = completion.value_bytes <= *whole_below;
-                let hash = whole.then(|| ValueFingerprint::of(&completion.sink).hash);
+            CheckedKind::Read { key, range, release } => {
+                let hash = self.hash_of_read((asked.namespace, key), *range, completion);
                 self.read_completed((asked.namespace, key, *release), completion, hash, when)?;
             }
             CheckedKind::Exist { key, release } => {

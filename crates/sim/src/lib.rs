@@ -23,5 +23,6 @@ pub mod simulated_device;
 pub mod simulated_file;
 pub mod swarm;
 pub mod timeline;
+mod value_pattern;
 pub mod workload;
 pub mod world;

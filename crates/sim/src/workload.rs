@@ -5,12 +5,17 @@
 //! writes.
 //! Invariant: the same seed and the same completions give the same stream.
 
+mod reads;
+#[cfg(test)]
+mod tests;
+
+use crate::value_pattern::ValuePattern;
 use bytes::Bytes;
 use headwater_host::clock::UnixMillis;
 use headwater_host::width::to_usize;
 use headwater_ssd::command::{
-    BatchClear, BatchWrite, ListPosition, NamespaceId, NamespaceRun, ReadCaching, ReadRelease, RecordExpiry,
-    Sequence, SsdCommand, WriteCondition,
+    BatchClear, BatchWrite, ListPosition, NamespaceId, NamespaceRun, ReadRelease, RecordExpiry, Sequence,
+    SsdCommand, WriteCondition,
 };
 use headwater_ssd::limits::BATCH_RUNS_MAX;
 use std::ops::Range;
@@ -44,6 +49,9 @@ pub struct WorkloadConfig {
     pub conditions: FeatureUse,
     /// The use of checks in batches.
     pub checks: FeatureUse,
+    /// The use of reads of any part of a value, also behind its end, and of reads whose pages stay in device DRAM. The values
+    /// have a pattern then, by which the checker knows each part.
+    pub parts: FeatureUse,
     /// The use of batches over several namespaces.
     pub across: FeatureUse,
     /// The use of clears by batches over several namespaces.
@@ -123,6 +131,8 @@ pub struct WorkloadRequest {
 #[derive(Debug)]
 pub struct CommandStream {
     rng: fastrand::Rng,
+    /// Draws the parts of values that are read, so that a seed keeps its other commands.
+    ranges: fastrand::Rng,
     config: WorkloadConfig,
     batch_bytes_max: usize,
     keys: Vec<Bytes>,
@@ -136,7 +146,8 @@ impl CommandStream {
     #[must_use]
     pub fn new(seed: u64, config: WorkloadConfig, batch_bytes_max: usize) -> Self {
         let keys = (0..config.keys.max(1)).map(key_bytes).collect();
-        Self { rng: fastrand::Rng::with_seed(seed), config, batch_bytes_max, keys }
+        let [rng, ranges] = [seed, seed ^ 0x7061_7274].map(fastrand::Rng::with_seed);
+        Self { rng, ranges, config, batch_bytes_max, keys }
     }
 
     /// Returns the next request.
@@ -234,16 +245,6 @@ impl CommandStream {
             1 => WriteCondition::IfExists,
             _ => WriteCondition::Always,
         }
-    }
-
-    fn retrieve(&mut self) -> SsdCommand {
-        let short = self.rng.u8(0..10) == 0;
-        let (key, sink) = (self.any_key().1, Vec::new().into());
-        let bytes_max = if short { self.rng.u32(0..64) } else { u32::MAX };
-        // The offset takes no random number, so that a seed keeps its commands.
-        let offset = if bytes_max < 16 { bytes_max % 4 } else { 0 };
-        let caching = ReadCaching::ByLength;
-        SsdCommand::Retrieve { key, sink, offset, bytes_max, caching, release: self.release() }
     }
 
     fn release(&mut self) -> ReadRelease {
@@ -392,6 +393,11 @@ impl CommandStream {
         };
         let mut value = vec![0; length.min(longest.max(self.config.chained_bytes.end))];
         self.rng.fill(&mut value);
+        if self.config.parts == FeatureUse::Some
+            && let Some(number) = value.first_chunk()
+        {
+            ValuePattern::new(u64::from_le_bytes(*number)).fill(&mut value);
+        }
         Bytes::from(value)
     }
 }
@@ -421,78 +427,4 @@ pub fn key_bytes(number: u32) -> Bytes {
     };
     key.resize(length.max(key.len()), b'.');
     Bytes::from(key)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn config() -> WorkloadConfig {
-        WorkloadConfig {
-            namespaces: 3,
-            keys: 40,
-            value_bytes_max: 12_000,
-            lengths: ValueLengths::Drawn,
-            chained_every: 16,
-            chained_bytes: CHAINED_BYTES,
-            shares: CommandShares::MIXED,
-            expiry: FeatureUse::Some,
-            conditions: FeatureUse::Some,
-            checks: FeatureUse::Never,
-            across: FeatureUse::Never,
-            batch_clears: FeatureUse::Never,
-            batch_writes_max: BATCH_WRITES,
-        }
-    }
-
-    fn stream(seed: u64, length: usize) -> Vec<String> {
-        let mut workload = CommandStream::new(seed, config(), usize::MAX);
-        (0..length)
-            .map(|_| format!("{:?}", workload.next(UnixMillis(1_000), &|_, _| Some(Sequence(7)))))
-            .collect()
-    }
-
-    #[test]
-    fn the_same_seed_gives_the_same_stream() {
-        assert_eq!(stream(5, 500), stream(5, 500));
-        assert_ne!(stream(5, 50), stream(6, 50));
-    }
-
-    #[test]
-    fn the_stream_holds_every_kind_of_command() {
-        let asked = stream(9, 5_000).join("\n");
-        for kind in ["Store", "Retrieve", "Exist", "Delete", "Batch", "List", "Flush", "Fence", "Clear"] {
-            assert!(asked.contains(&format!("command: {kind}")), "{kind}");
-        }
-        for detail in ["IfExists", "IfAbsent", "IfSequence", "Speculative", "Keep", "At("] {
-            assert!(asked.contains(detail), "{detail}");
-        }
-    }
-
-    #[test]
-    fn keys_are_distinct_and_no_batch_names_one_twice() {
-        let keys: std::collections::BTreeSet<_> = (0..200).map(key_bytes).collect();
-        assert_eq!(keys.len(), 200);
-        let mut workload = CommandStream::new(3, config(), usize::MAX);
-        for _ in 0..2_000 {
-            if let SsdCommand::Batch { writes } = workload.next(UnixMillis(1), &|_, _| None).command {
-                let keys: std::collections::BTreeSet<_> =
-                    writes.iter().map(|write| write.key().clone()).collect();
-                assert_eq!(keys.len(), writes.len());
-            }
-        }
-    }
-
-    #[test]
-    fn no_batch_is_longer_than_the_device_takes() {
-        let bytes_max = 320_000;
-        let mut workload = CommandStream::new(4, config(), bytes_max);
-        let mut longest = 0;
-        for _ in 0..20_000 {
-            if let SsdCommand::Batch { writes } = workload.next(UnixMillis(1), &|_, _| None).command {
-                longest = longest.max(writes.iter().map(BatchWrite::bytes).sum());
-            }
-        }
-        assert_eq!(longest, bytes_max, "at least one batch was shortened, and none is longer");
-    }
 }

@@ -6,6 +6,7 @@
 //! A write may be seen unless a write that certainly happened is certainly later. Certainly later: both sequences are
 //! known and ordered, or the one was submitted after the other completed.
 
+use crate::value_pattern::ValuePattern;
 use headwater_host::clock::{Nanos, UnixMillis};
 use headwater_host::width::narrow;
 use headwater_host::width::to_usize;
@@ -18,13 +19,16 @@ pub struct ValueFingerprint {
     pub bytes: u32,
     /// Hash of the bytes.
     pub hash: u64,
+    /// The pattern by which each part of the value is known, if its bytes have one.
+    pub(crate) pattern: Option<ValuePattern>,
 }
 
 impl ValueFingerprint {
     /// Computes the fingerprint of a value.
     #[must_use]
     pub fn of(value: &[u8]) -> Self {
-        Self { bytes: narrow(value.len()), hash: xxhash_rust::xxh3::xxh3_64(value) }
+        let (bytes, hash) = (narrow(value.len()), xxhash_rust::xxh3::xxh3_64(value));
+        Self { bytes, hash, pattern: ValuePattern::of(value) }
     }
 }
 

@@ -32,15 +32,16 @@ impl DeviceChecker {
         let history = self.key(namespace, key);
         let before =
             KeyHistory { number: history.number, writes: history.writes.clone(), past_values: Vec::new() };
-        let hash = ValueFingerprint::of(&completion.sink).hash;
+        let value = ValueFingerprint::of(&completion.sink);
+        let hash = value.hash;
         self.read_completed((namespace, key, ReadRelease::WhenDurable), completion, Some(hash), when)?;
         let (sequence, effect, seen) = match completion.status {
             Status::SUCCESS => {
                 let bytes = completion.value_bytes;
                 let (sequence, expiry_ms) = (completion.sequence.0, completion.expiry_ms);
                 let seen = KeyObservation::Present { bytes, hash: Some(hash), sequence, expiry_ms };
-                let effect =
-                    WriteEffect::Store(ValueFingerprint { bytes, hash }, RecordLifetime::Until(expiry_ms));
+                let value = ValueFingerprint { bytes, ..value };
+                let effect = WriteEffect::Store(value, RecordLifetime::Until(expiry_ms));
                 (Some(sequence), effect, seen)
             }
             _ => (None, WriteEffect::Delete, KeyObservation::Absent),

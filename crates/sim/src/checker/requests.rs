@@ -3,6 +3,7 @@
 //! Input: a command. Output: the command as the checker records it. Invariant: the model does not change.
 
 use super::keys::{RecordLifetime, ValueFingerprint, WriteEffect};
+use super::read_ranges::ReadRange;
 use super::{CheckedCommand, CheckedKind, DeviceChecker, DurabilityPoint, payload_bytes};
 use bytes::Bytes;
 use headwater_host::clock::UnixMillis;
@@ -52,9 +53,8 @@ impl DeviceChecker {
             SsdCommand::BatchAcross { writes, runs } => write(self.batch_across(writes, runs), false),
             SsdCommand::Clear => write(self.clear(namespace).collect(), false),
             SsdCommand::Retrieve { key, offset, bytes_max, release, .. } => {
-                // The fingerprint of a part is not known.
-                let whole_below = if *offset == 0 { *bytes_max } else { 0 };
-                CheckedKind::Read { key: key.clone(), whole_below, release: *release }
+                let range = ReadRange { offset: *offset, bytes_max: *bytes_max };
+                CheckedKind::Read { key: key.clone(), range, release: *release }
             }
             SsdCommand::Exist { key, release } => CheckedKind::Exist { key: key.clone(), release: *release },
             SsdCommand::List { .. } => CheckedKind::List,

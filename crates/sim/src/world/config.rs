@@ -354,6 +354,7 @@ impl WorldConfig {
             expiry: FeatureUse::Some,
             conditions: FeatureUse::Some,
             checks: FeatureUse::Never,
+            parts: FeatureUse::Never,
             across: FeatureUse::Never,
             batch_clears: FeatureUse::Never,
             batch_writes_max: BATCH_WRITES,

@@ -4,6 +4,7 @@
 //! Invariant: the draws of the world itself stay as they are; what is drawn here comes from a stream of its own.
 
 use super::config::{MediumHonesty, WorldConfig};
+use crate::workload::FeatureUse;
 use headwater_ssd::media::geometry::BLOCK_DATA_BYTES;
 
 /// Bytes of records that a medium of the fewest blocks has room for, whatever power cuts left of it.
@@ -31,4 +32,5 @@ pub(super) fn change(config: &mut WorldConfig, seed: u64) {
     let is_short = workload.chained_bytes.end <= 400_000;
     let is_honest = config.honesty == MediumHonesty::Honest;
     config.room_bytes = if is_short && is_honest { ROOM_BYTES } else { 0 };
+    config.workload.parts = [FeatureUse::Some, FeatureUse::Never][rng.usize(0..2)];
 }

@@ -153,6 +153,7 @@ fn workload(rng: &mut fastrand::Rng, size: WorldSize) -> WorkloadConfig {
         expiry: feature(rng),
         conditions: feature(rng),
         checks: FeatureUse::Never,
+        parts: FeatureUse::Never,
         across: FeatureUse::Never,
         batch_clears: FeatureUse::Never,
         batch_writes_max: BATCH_WRITES,

@@ -86,6 +86,7 @@ fn bare(preset: TimingPreset, plans: Vec<FaultPlan>) -> WorldConfig {
             expiry: FeatureUse::Never,
             conditions: FeatureUse::Never,
             checks: FeatureUse::Never,
+            parts: FeatureUse::Never,
             across: FeatureUse::Never,
             batch_clears: FeatureUse::Never,
             batch_writes_max: BATCH_WRITES,
