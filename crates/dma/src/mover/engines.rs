@@ -123,12 +123,18 @@ impl MoveEngines {
         })
     }
 
+    /// Returns true if a job is too short for a decision: the CPU does it, and no channel, load or clock is looked at.
+    #[inline]
+    fn is_short(&self, job: &MoveJob) -> bool {
+        self.policy.is_short(job.source_kind.direction(job.durability), job.bytes() as u64)
+    }
+
     /// Does a job, parts of it on channels, and returns when all of it is done.
     pub(super) fn run(&mut self, job: &mut MoveJob) {
-        let mut shape = shape_of(job, JobSplit::Forbidden);
-        if self.policy.is_below_threshold(&shape) {
+        if self.is_short(job) {
             return self.clock.run_by_cpu(job);
         }
+        let mut shape = shape_of(job, JobSplit::Forbidden);
         if job.may_split() {
             shape.split = JobSplit::Allowed;
         }
@@ -310,6 +316,11 @@ impl MoveEngines {
     /// Starts a job on the engine that the policy chooses, and returns its token. The CPU does its jobs at once.
     pub(super) fn start(&mut self, mut job: MoveJob) -> u64 {
         let token = self.token();
+        if self.is_short(&job) {
+            self.clock.run_by_cpu(&mut job);
+            self.ended.push(EndedMove { token, job, elapsed: Nanos::ZERO });
+            return token;
+        }
         let mut shape = shape_of(&job, JobSplit::Forbidden);
         shape.owner = OwnerState::Working;
         shape.time_left = job.deadline.map(|deadline| deadline.since(self.clock.now()));
@@ -326,10 +337,8 @@ impl MoveEngines {
         }
         self.clock.run_by_cpu(&mut job);
         let elapsed = self.clock.now().since(begun);
-        if plan.reason() != DecisionReason::BelowThreshold {
-            let load = (ChannelLoad::default(), plan.together());
-            self.observe(&shape, MoveEngine::Cpu, (shape.bytes, elapsed), load);
-        }
+        let load = (ChannelLoad::default(), plan.together());
+        self.observe(&shape, MoveEngine::Cpu, (shape.bytes, elapsed), load);
         self.ended.push(EndedMove { token, job, elapsed });
         token
     }

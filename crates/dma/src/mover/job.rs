@@ -360,6 +360,18 @@ impl MoveJob {
         self.memories.drain(..)
     }
 
+    /// Returns true if a range, and one of the same length that begins at another place, have no byte in common. Both lie in
+    /// their memories, so that their ends do not overflow.
+    #[inline]
+    pub(super) fn are_apart(&self, from: MemoryRange, to: MemoryPlace) -> bool {
+        let (first, second) = (from.start.offset, to.offset);
+        let is_same = || {
+            let memories = &self.memories;
+            from.start.memory == to.memory || memories[from.start.memory].is_same(&memories[to.memory])
+        };
+        first + from.bytes <= second || second + from.bytes <= first || !is_same()
+    }
+
     /// Checks every step.
     ///
     /// # Errors
@@ -412,18 +424,20 @@ impl JobCheck<'_> {
     }
 
     fn length(&self, memory: usize) -> Result<usize, InvalidStep> {
-        let memories = self.job.memories.len();
-        let known = self.job.memories.get(memory);
-        let known = known.ok_or(InvalidStep::NoMemory { step: self.step, memory, memories })?;
+        let Some(known) = self.job.memories.get(memory) else {
+            let memories = self.job.memories.len();
+            return Err(InvalidStep::NoMemory { step: self.step, memory, memories });
+        };
         let grown = self.grown.iter().find(|(grown, _)| *grown == memory);
         Ok(grown.map_or_else(|| known.bytes(), |(_, bytes)| *bytes))
     }
 
     fn check_read(&self, MemoryRange { start, bytes }: MemoryRange) -> Result<(), InvalidStep> {
         let memory_bytes = self.length(start.memory)?;
-        let is_inside = start.offset.checked_add(bytes).is_some_and(|end| end <= memory_bytes);
-        let outside = InvalidStep::OutOfMemory { step: self.step, offset: start.offset, bytes, memory_bytes };
-        if is_inside { Ok(()) } else { Err(outside) }
+        if start.offset.checked_add(bytes).is_some_and(|end| end <= memory_bytes) {
+            return Ok(());
+        }
+        Err(InvalidStep::OutOfMemory { step: self.step, offset: start.offset, bytes, memory_bytes })
     }
 
     fn check_write(&mut self, range: MemoryRange) -> Result<(), InvalidStep> {
@@ -453,15 +467,9 @@ impl JobCheck<'_> {
     }
 
     fn check_apart(&self, from: MemoryRange, to: MemoryPlace) -> Result<(), InvalidStep> {
-        let memories = &self.job.memories;
-        let is_same =
-            memories[from.start.memory].is_same(&memories[to.memory]) || from.start.memory == to.memory;
-        let (first, second) = (from.start.offset, to.offset);
-        // Both ranges were checked: their ends do not overflow.
-        let is_apart = first + from.bytes <= second || second + from.bytes <= first;
-        if is_same && !is_apart {
-            return Err(InvalidStep::Overlap { step: self.step, memory: to.memory });
+        if self.job.are_apart(from, to) {
+            return Ok(());
         }
-        Ok(())
+        Err(InvalidStep::Overlap { step: self.step, memory: to.memory })
     }
 }

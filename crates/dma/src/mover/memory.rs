@@ -39,6 +39,7 @@ pub enum MoveMemory {
 
 impl MoveMemory {
     /// Returns the length in bytes.
+    #[inline]
     #[must_use]
     pub fn bytes(&self) -> usize {
         match self {
@@ -53,6 +54,7 @@ impl MoveMemory {
     }
 
     /// Returns true if a step may write to it.
+    #[inline]
     #[must_use]
     pub fn is_writable(&self) -> bool {
         match self {
@@ -91,6 +93,7 @@ impl MoveMemory {
     }
 
     /// Returns true if both are handles to one shared memory.
+    #[inline]
     pub(super) fn is_same(&self, other: &Self) -> bool {
         #[cfg(test)]
         LOOKS_FOR_ONE_MAPPING.set(LOOKS_FOR_ONE_MAPPING.get() + 1);
@@ -123,6 +126,7 @@ impl MoveMemory {
     }
 
     /// Returns the bytes, if they belong to this process alone.
+    #[inline]
     pub(super) fn own_bytes(&self) -> Option<&[u8]> {
         match self {
             Self::Buffer(buffer) => Some(buffer),
@@ -135,6 +139,7 @@ impl MoveMemory {
     }
 
     /// Returns the bytes for writing, if they belong to this process alone.
+    #[inline]
     pub(super) fn own_bytes_mut(&mut self) -> Option<&mut [u8]> {
         match self {
             Self::Buffer(buffer) => Some(buffer),
@@ -216,49 +221,57 @@ impl MoveMemory {
 }
 
 impl Default for MoveMemory {
-    /// Returns a memory of no bytes.
+    /// Returns a memory of no bytes, which costs nothing to make and to drop: it stands where a memory was taken out.
+    #[inline]
     fn default() -> Self {
-        Self::Bytes(Bytes::new())
+        Self::Vec(Vec::new())
     }
 }
 
 impl From<PoolBuffer> for MoveMemory {
+    #[inline]
     fn from(buffer: PoolBuffer) -> Self {
         Self::Buffer(buffer)
     }
 }
 
 impl From<MediaFrame> for MoveMemory {
+    #[inline]
     fn from(frame: MediaFrame) -> Self {
         Self::Frame(frame)
     }
 }
 
 impl From<ClientSegments> for MoveMemory {
+    #[inline]
     fn from(segments: ClientSegments) -> Self {
         Self::Client(segments)
     }
 }
 
 impl From<SharedMemory> for MoveMemory {
+    #[inline]
     fn from(region: SharedMemory) -> Self {
         Self::Shared(region)
     }
 }
 
 impl From<Vec<u8>> for MoveMemory {
+    #[inline]
     fn from(bytes: Vec<u8>) -> Self {
         Self::Vec(bytes)
     }
 }
 
 impl From<Bytes> for MoveMemory {
+    #[inline]
     fn from(bytes: Bytes) -> Self {
         Self::Bytes(bytes)
     }
 }
 
 impl From<LentBytes> for MoveMemory {
+    #[inline]
     fn from(lent: LentBytes) -> Self {
         Self::Lent(lent)
     }

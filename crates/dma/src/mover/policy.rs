@@ -134,7 +134,13 @@ impl MovePolicy {
     /// Returns true if a job is too short for a decision: the CPU does it.
     #[must_use]
     pub fn is_below_threshold(&self, shape: &WorkShape) -> bool {
-        shape.bytes < self.config.threshold_bytes[shape.direction.index()].max(1)
+        self.is_short(shape.direction, shape.bytes)
+    }
+
+    /// Returns true if a job of a direction is too short for a decision.
+    #[inline]
+    pub(super) fn is_short(&self, direction: MoveDirection, bytes: u64) -> bool {
+        bytes < self.config.threshold_bytes[direction.index()].max(1)
     }
 
     fn decide_above_threshold(&mut self, shape: &WorkShape, loads: &[ChannelLoad]) -> MovePlan {

@@ -146,18 +146,12 @@ impl<'a> StepRun<'a> {
         is_long && !grows()
     }
 
-    /// Returns the memory to read, and the one to write if it is another.
-    fn both(&mut self, from: usize, to: usize) -> Option<(&MoveMemory, &mut MoveMemory)> {
-        let [from, to] = self.memories.get_disjoint_mut([from, to]).ok()?;
-        Some((from, to))
-    }
-
     fn copy(&mut self, from: MemoryRange, to: MemoryPlace) {
         let is_persistent = self.durability == MoveDurability::Persistent;
         if self.memories[to.memory].own_bytes_mut().is_none() {
             return self.copy_to_shared(from, to);
         }
-        if let Some((source, MoveMemory::Vec(target))) = self.both(from.start.memory, to.memory)
+        if let Some((source, MoveMemory::Vec(target))) = both(self.memories, from.start.memory, to.memory)
             && let Some(bytes) = source.own_bytes()
             && target.len() == to.offset
             && !is_persistent
@@ -166,9 +160,8 @@ impl<'a> StepRun<'a> {
             return target.extend_from_slice(&bytes[from.start.offset..from.start.offset + from.bytes]);
         }
         let streams = self.passes_cache(to.range(from.bytes));
-        let (mut streaming, mut persistent) =
-            (std::mem::take(&mut self.streaming), std::mem::take(&mut self.persistent));
-        self.with_target(from, to, |source, target| match source {
+        let Self { memories, streaming, persistent, .. } = self;
+        with_target(memories, from, to, |source, target| match source {
             SourceBytes::Own(bytes) if is_persistent => persistent.copy(target, bytes),
             SourceBytes::Own(bytes) if streams => streaming.copy(target, bytes),
             SourceBytes::Own(bytes) => target.copy_from_slice(bytes),
@@ -179,7 +172,6 @@ impl<'a> StepRun<'a> {
                 }
             }
         });
-        (self.streaming, self.persistent) = (streaming, persistent);
     }
 
     fn copy_crc(&mut self, from: MemoryRange, to: MemoryPlace, seed: u32) -> u32 {
@@ -188,43 +180,16 @@ impl<'a> StepRun<'a> {
         }
         let is_persistent = self.durability == MoveDurability::Persistent;
         let streams = self.passes_cache(to.range(from.bytes)) && !is_persistent;
-        let mut streaming = std::mem::take(&mut self.streaming);
-        let crc = self.with_target(from, to, |source, target| match source {
+        let Self { memories, streaming, .. } = self;
+        let crc = with_target(memories, from, to, |source, target| match source {
             SourceBytes::Own(bytes) if streams => streaming.copy_crc32c(target, bytes, seed),
             SourceBytes::Own(bytes) => copy_crc32c(target, bytes, seed),
             SourceBytes::Shared(memory, offset) => memory.copy_in_crc32c(offset, target, seed),
         });
-        self.streaming = streaming;
         if is_persistent {
             self.flush(to.range(from.bytes));
         }
         crc
-    }
-
-    /// Calls `copy` with the source and the private bytes to write.
-    fn with_target<R>(
-        &mut self,
-        from: MemoryRange,
-        to: MemoryPlace,
-        copy: impl FnOnce(SourceBytes<'_>, &mut [u8]) -> R,
-    ) -> R {
-        let source = from.start.offset..from.start.offset + from.bytes;
-        let target = to.offset..to.offset + from.bytes;
-        extend(&mut self.memories[to.memory], target.end);
-        match self.both(from.start.memory, to.memory) {
-            Some((memory, into)) => {
-                let into = &mut into.own_bytes_mut().expect("the target is private")[target];
-                match memory.own_bytes() {
-                    Some(bytes) => copy(SourceBytes::Own(&bytes[source]), into),
-                    None => copy(SourceBytes::Shared(memory, source.start), into),
-                }
-            }
-            None => {
-                let whole = self.memories[to.memory].own_bytes_mut().expect("the target is private");
-                let (source, target) = apart(whole, source, target);
-                copy(SourceBytes::Own(source), target)
-            }
-        }
     }
 
     /// Calls `each` with copies of the parts of a range, in order, until it returns false.
@@ -395,6 +360,36 @@ enum SourceBytes<'a> {
     Own(&'a [u8]),
     /// Shared memory, from an offset on.
     Shared(&'a MoveMemory, usize),
+}
+
+/// Returns the memory to read, and the one to write if it is another.
+#[inline]
+fn both(memories: &mut [MoveMemory], from: usize, to: usize) -> Option<(&MoveMemory, &mut MoveMemory)> {
+    let [from, to] = memories.get_disjoint_mut([from, to]).ok()?;
+    Some((from, to))
+}
+
+/// Calls `copy` with the source and the private bytes to write.
+#[inline]
+fn with_target<R>(
+    memories: &mut [MoveMemory],
+    from: MemoryRange,
+    to: MemoryPlace,
+    copy: impl FnOnce(SourceBytes<'_>, &mut [u8]) -> R,
+) -> R {
+    let source = from.start.offset..from.start.offset + from.bytes;
+    let target = to.offset..to.offset + from.bytes;
+    extend(&mut memories[to.memory], target.end);
+    if let Some((memory, into)) = both(memories, from.start.memory, to.memory) {
+        let into = &mut into.own_bytes_mut().expect("the target is private")[target];
+        return match memory.own_bytes() {
+            Some(bytes) => copy(SourceBytes::Own(&bytes[source]), into),
+            None => copy(SourceBytes::Shared(memory, source.start), into),
+        };
+    }
+    let whole = memories[to.memory].own_bytes_mut().expect("the target is private");
+    let (source, target) = apart(whole, source, target);
+    copy(SourceBytes::Own(source), target)
 }
 
 /// Resizes a vector so that it has a byte behind which a step's range ends.
