@@ -27,6 +27,7 @@ mod job;
 mod job_exchange;
 mod job_properties;
 mod memory;
+mod merge;
 mod mover_clock;
 pub mod policy;
 mod run;

@@ -46,6 +46,8 @@ pub struct ChannelCounters {
     pub refused: u64,
     /// Jobs with memory that a channel cannot access, once for each such channel: it was not offered them.
     pub unreachable: u64,
+    /// Steps that were merged into the ones before them, which they continue, in jobs and parts that channels took.
+    pub merged_steps: u64,
     /// Parts that could not be split off, because the steps share a private memory.
     pub not_split: u64,
     /// Persistent jobs and parts given to a channel that leaves its writes in the cache: they are flushed.

@@ -9,7 +9,7 @@
 
 mod ended_jobs;
 
-use super::channel::{ChannelRefusal, EndedJob, JobEnd, MoveChannel};
+use super::channel::{ChannelRefusal, EndedJob, JobEnd, MoveChannel, RefusedJob};
 use super::counters::ChannelCounters;
 use super::job::MoveJob;
 use super::job_properties::MoveDurability;
@@ -254,17 +254,20 @@ impl MoveEngines {
     ) -> Option<MoveJob> {
         job.skips_flush = !plan.needs_flush(channel);
         let (bytes, durability) = (job.bytes() as u64, job.durability);
+        let merged_steps = job.merge_steps() as u64;
         match self.channels[channel].channel.submit(token, job, now) {
             Ok(()) => {
                 self.load(channel, bytes);
+                self.counters.merged_steps += merged_steps;
                 if durability == MoveDurability::Persistent {
                     self.count_flush(channel);
                 }
                 None
             }
-            Err(refused) => {
-                self.note_refusal(channel, refused.reason);
-                Some(refused.job)
+            Err(RefusedJob { mut job, reason }) => {
+                self.note_refusal(channel, reason);
+                job.restore_steps();
+                Some(job)
             }
         }
     }
@@ -300,6 +303,7 @@ impl MoveEngines {
                 && let Some(mut job) = self.channels[channel].channel.take_back(token)
             {
                 self.counters.taken_back += 1;
+                job.restore_steps();
                 self.clock.run_by_cpu(&mut job);
                 let elapsed = self.clock.now().since(begun);
                 return (EndedMove { token, job, elapsed }, MoveEngine::Cpu);
@@ -362,6 +366,7 @@ impl MoveEngines {
     fn collect(&mut self, channel: usize) {
         while let Some(ended) = self.channels[channel].channel.poll(self.clock.now()) {
             let EndedJob { token, mut job, end, mut elapsed } = ended;
+            job.restore_steps();
             if end == JobEnd::Abandoned {
                 self.counters.abandoned += 1;
                 let begun = self.clock.now();

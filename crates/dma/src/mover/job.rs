@@ -188,6 +188,14 @@ pub enum StepResult {
     DiffersAt(usize),
 }
 
+/// The steps of a job as they were given, while it has merged ones.
+#[derive(Debug)]
+pub(super) struct GivenSteps {
+    pub(super) steps: Vec<MoveStep>,
+    /// The number of given steps that each merged one stands for.
+    pub(super) counts: Vec<usize>,
+}
+
 /// A number of steps over memories that the job owns.
 #[derive(Debug, Default)]
 pub struct MoveJob {
@@ -201,6 +209,8 @@ pub struct MoveJob {
     pub(super) nodes: MemoryNodes,
     pub(super) deadline: Option<Nanos>,
     pub(super) promise: Option<DrainPromise>,
+    /// The steps that were given, while a channel has the job with merged ones.
+    pub(super) given_steps: Option<Box<GivenSteps>>,
     /// True while a channel has the job whose writes pass the caches by.
     pub(super) skips_flush: bool,
 }

@@ -5,6 +5,7 @@
 mod direction;
 mod drain;
 mod flush;
+mod merge;
 
 use super::memory::LOOKS_FOR_ONE_MAPPING;
 use super::policy::{CacheWrites, ChannelTraits, OperationSet};
