@@ -46,6 +46,9 @@ pub struct ChannelCounters {
     pub refused: u64,
     /// Jobs with memory that a channel cannot access, once for each such channel: it was not offered them.
     pub unreachable: u64,
+    /// Jobs that could be split, with an operation that a channel cannot do, once for each such channel: it was offered no part of
+    /// them.
+    pub not_permitted: u64,
     /// Steps that were merged into the ones before them, which they continue, in jobs and parts that channels took.
     pub merged_steps: u64,
     /// Parts that could not be split off, because the steps share a private memory.

@@ -16,7 +16,7 @@ use super::job_properties::MoveDurability;
 use super::mover_clock::MoverClock;
 use super::policy::{
     CacheWrites, ChannelLoad, ChannelTraits, DecisionReason, JobSplit, MoveEngine, MoveObservation, MovePlan,
-    MovePolicy, OwnerState, PolicyConfig, WorkShape,
+    MovePolicy, OperationSet, OwnerState, PolicyConfig, WorkShape,
 };
 use super::split::JobRest;
 use headwater_host::clock::Nanos;
@@ -198,18 +198,28 @@ impl MoveEngines {
         }
     }
 
-    /// Asks the policy. A channel that rests, or is not one for this job, gets nothing.
+    /// Asks the policy. A channel that rests, or is not one for this job, gets nothing: no part of a job is split off for a
+    /// channel that may not do it.
     fn decide(
         &mut self,
         shape: &WorkShape,
         job: &MoveJob,
         mut may_use: impl FnMut(&mut Box<dyn MoveChannel>) -> bool,
     ) -> MovePlan {
+        // A part of a job may have any of its steps. A channel that gets the whole job may leave some of them to the CPU.
+        let needed = match shape.split {
+            JobSplit::Allowed => {
+                job.steps().iter().fold(OperationSet::default(), |set, step| set.with(step.operation()))
+            }
+            JobSplit::Forbidden => OperationSet::default(),
+        };
         self.loads.clear();
-        for UsedChannel { channel, load, rest } in &mut self.channels {
+        for (nth, UsedChannel { channel, load, rest }) in self.channels.iter_mut().enumerate() {
+            let can_do = *rest > 0 || self.policy.operations(nth).contains_all(needed);
             let can_reach = *rest > 0 || channel.can_reach(job);
+            self.counters.not_permitted += u64::from(!can_do);
             self.counters.unreachable += u64::from(!can_reach);
-            let is_usable = *rest == 0 && can_reach && may_use(channel);
+            let is_usable = *rest == 0 && can_do && can_reach && may_use(channel);
             self.loads.push(if is_usable { *load } else { ChannelLoad::UNAVAILABLE });
             if *rest != REST_FOR_EVER {
                 *rest = rest.saturating_sub(1);

@@ -185,6 +185,11 @@ impl MovePolicy {
         self.channels.get(channel).map_or(CacheWrites::Unknown, |channel| channel.cache_writes)
     }
 
+    /// Returns the operations that a channel can do; none for one that the policy does not use.
+    pub(super) fn operations(&self, channel: usize) -> OperationSet {
+        self.channels.get(channel).map(|channel| channel.operations).unwrap_or_default()
+    }
+
     /// Returns the counters of the decisions.
     #[must_use]
     pub const fn counters(&self) -> &DecisionCounters {

@@ -1,9 +1,9 @@
 //! The fault matrix of the DSA channel: every fault of a software portal, every operation, alone and in a batch, against a byte
 //! loop.
 
+use super::dsa_operations::eager;
 use super::{check_job, crc_of, noise};
 use bytes::Bytes;
-use headwater_dma::mover::policy::PolicyConfig;
 use headwater_dma::mover::{
     DsaChannel, DsaConfig, DsaCountersReader, MemoryPlace, MoveDurability, MoveJob, MoveMemory, MoveStep,
     Mover, StepResult,
@@ -53,15 +53,7 @@ pub(super) fn mover(
     let config = DsaConfig { full_retries: 3, patience };
     let channel = DsaChannel::software(portal, config).unwrap();
     let counters = channel.counters();
-    let eager = PolicyConfig {
-        threshold_bytes: [1; 4],
-        part_min_bytes: 1,
-        cpu_bytes_per_ns: 0.000_001,
-        channel_bytes_per_ns: 1_000.0,
-        channel_fixed_ns: 0.0,
-        ..PolicyConfig::default()
-    };
-    let mut mover = Mover::with_channels(vec![Box::new(channel)], eager, Clock::start());
+    let mut mover = Mover::with_channels(vec![Box::new(channel)], eager(), Clock::start());
     mover.policy_mut().unwrap().freeze();
     (mover, counters)
 }

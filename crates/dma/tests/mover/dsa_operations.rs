@@ -2,18 +2,32 @@
 
 use super::check_job;
 use super::dsa::{Form, LONG, PlannedFault, SHORT, kind, mover, run_cell};
-use headwater_dma::mover::policy::MoveOperation;
+use bytes::Bytes;
+use headwater_dma::mover::policy::{MoveOperation, PolicyConfig};
 use headwater_dma::mover::{
-    ChannelRefusal, DsaChannel, DsaConfig, JobEnd, MemoryPlace, MoveChannel as _, MoveJob, MoveMemory,
-    MoveStep, StepResult,
+    ChannelRefusal, DsaChannel, DsaConfig, JobEnd, MemoryPlace, MoveChannel, MoveJob, MoveMemory, MoveStep,
+    Mover, StepResult,
 };
-use headwater_host::clock::Nanos;
+use headwater_host::clock::{Clock, Nanos};
 use headwater_host::copy::crc32c;
 use headwater_host::dsa::{
     DsaOpcode, DsaOpcodeSet, FaultSource, NoFaults, PortalFault, PortalKind, SoftwarePortal,
 };
+use headwater_host::shared_memory::SharedMemory;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
+
+/// Returns settings by which jobs go to channels alone.
+pub(super) fn eager() -> PolicyConfig {
+    PolicyConfig {
+        threshold_bytes: [1; 4],
+        part_min_bytes: 1,
+        cpu_bytes_per_ns: 0.000_001,
+        channel_bytes_per_ns: 1_000.0,
+        channel_fixed_ns: 0.0,
+        ..PolicyConfig::default()
+    }
+}
 
 fn permitting(form: Form, opcodes: &[DsaOpcode]) -> PortalKind {
     PortalKind { opcodes: DsaOpcodeSet::of(opcodes), ..kind(form) }
@@ -84,6 +98,50 @@ fn a_job_without_a_permitted_operation_is_refused_as_it_was_given() {
     assert!(copied.eq([vec![7; 100], vec![7; 100]]));
     let counters = channel.counters().read();
     assert_eq!((counters.rounds, counters.not_permitted, counters.unreachable), (1, 2, 0), "{counters:?}");
+}
+
+#[test]
+fn no_part_is_split_off_for_a_queue_that_may_not_do_it_and_another_gets_its_part() {
+    const STEP_BYTES: usize = 4_096;
+    let channel = |opcodes: DsaOpcodeSet| {
+        let portal = SoftwarePortal::start(PortalKind { opcodes, ..kind(Form::Batch) }, NoFaults).unwrap();
+        DsaChannel::software(portal, DsaConfig { full_retries: 3, patience: LONG }).unwrap()
+    };
+    for has_fills in [false, true] {
+        let all = channel(DsaOpcodeSet::ALL);
+        let restricted = channel(DsaOpcodeSet::of(&[DsaOpcode::MemoryMove, DsaOpcode::Batch]));
+        let (all_counters, restricted_counters) = (all.counters(), restricted.counters());
+        let channels: Vec<Box<dyn MoveChannel>> = vec![Box::new(all), Box::new(restricted)];
+        let mut mover = Mover::with_channels(channels, eager(), Clock::start());
+        mover.policy_mut().unwrap().freeze();
+        let target = SharedMemory::anonymous(64 * STEP_BYTES).unwrap();
+        let mut job = MoveJob::new();
+        let from = job.add_memory(Bytes::from(vec![5; 64 * STEP_BYTES]));
+        let to = job.add_memory(target.clone());
+        for nth in 0..64 {
+            let place = MemoryPlace::new(to, nth * STEP_BYTES);
+            // The last steps are those of the last channel.
+            job.add_step(if has_fills && nth >= 32 {
+                MoveStep::Fill { to: place.range(STEP_BYTES), value: 9 }
+            } else {
+                let from = MemoryPlace::new(from, nth * STEP_BYTES).range(STEP_BYTES);
+                MoveStep::Copy { from, to: place }
+            });
+        }
+        mover.run(&mut job).unwrap();
+        assert_eq!(job.results(), [StepResult::Done; 64]);
+        let mut found = vec![0; 64 * STEP_BYTES];
+        target.copy_in(0, &mut found).unwrap();
+        let filled = if has_fills { 9 } else { 5 };
+        let half = 32 * STEP_BYTES;
+        assert!(
+            found[..half].iter().all(|byte| *byte == 5) && found[half..].iter().all(|byte| *byte == filled)
+        );
+        let counters = mover.channel_counters();
+        assert_eq!((counters.refused, counters.not_permitted), (0, u64::from(has_fills)), "{counters:?}");
+        assert!(counters.channel_jobs > 0 && all_counters.read().rounds > 0, "{counters:?}");
+        assert_eq!(restricted_counters.read().rounds > 0, !has_fills, "{counters:?}");
+    }
 }
 
 #[test]
