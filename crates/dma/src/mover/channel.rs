@@ -85,8 +85,8 @@ pub trait MoveChannel: Debug + Send {
     /// [`RefusedJob`] returns the job with the reason.
     fn submit(&mut self, token: u64, job: MoveJob, now: Nanos) -> Result<(), RefusedJob>;
 
-    /// Returns the next job that has ended. Never blocks, but for a device that must be stopped because it does not answer
-    /// any more: then for as long as the kernel needs to stop it.
+    /// Returns the next job that has ended. Never blocks: a device that does not answer any more is stopped beside its owner,
+    /// and its jobs end when it is.
     fn poll(&mut self, now: Nanos) -> Option<EndedJob>;
 
     /// Returns a job that the channel has not begun; `None` if it has, or if the job was returned.

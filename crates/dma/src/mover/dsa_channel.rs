@@ -3,7 +3,8 @@
 //! ```text
 //!  submit --> round of operations --> device --> settled: next round | done | abandoned --poll--> mover
 //!                 full: refused        |  page fault, error, no record: the CPU does these bytes
-//!                                      |  overdue: drain --> what is lost is abandoned | no answer: stop, all is abandoned
+//!                                      |  overdue: drain --> what is lost is abandoned
+//!                                      |  no answer to the drain: stop begun --> stopped: all is abandoned
 //! ```
 //! Input: checked jobs. Output: the jobs, done, or abandoned behind some steps. Invariant: a job and its memories belong to the
 //! queue from its submission until the device cannot write to them any more, so that a late write never meets memory that was
@@ -258,9 +259,12 @@ impl DsaChannel {
         }
     }
 
-    /// Looks for rounds that are overdue: drains the queue, and stops the device if that does not help. The stop blocks until
-    /// the device writes no more.
+    /// Looks for rounds that are overdue: drains the queue, and begins to stop the device if that does not help. Its jobs return
+    /// when it writes no more, which later polls find: the kernel may wait long for a device that hangs.
     fn check_overdue(&mut self, now: Nanos) {
+        if self.queue.is_stopped() {
+            return;
+        }
         let is_overdue = |more: Nanos| self.deadlines.iter().any(|deadline| deadline.at.after(more) <= now);
         let is_late = is_overdue(Nanos::ZERO);
         let must_stop = match self.drain_until {
@@ -282,7 +286,7 @@ impl DsaChannel {
         if must_stop {
             self.counters.update(|counters| counters.stops += 1);
             self.drain_until = None;
-            self.queue.stop();
+            self.queue.begin_stop();
             self.collect(now);
         }
     }

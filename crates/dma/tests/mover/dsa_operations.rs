@@ -15,7 +15,7 @@ use headwater_host::dsa::{
 };
 use headwater_host::shared_memory::SharedMemory;
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 
 /// Returns settings by which jobs go to channels alone.
 pub(super) fn eager() -> PolicyConfig {
@@ -157,4 +157,43 @@ fn a_device_without_drains_is_stopped_when_work_is_lost() {
         let counters = counters.read();
         assert_eq!((counters.drains, counters.stops), (0, 1), "{form:?}: {counters:?}");
     }
+}
+
+/// A device that hangs in front of each descriptor until the other end is dropped.
+struct HangingPortal(mpsc::Receiver<()>);
+
+impl FaultSource for HangingPortal {
+    fn fault(&mut self, _nth: u64, _opcode: Option<DsaOpcode>) -> PortalFault {
+        let _ = self.0.recv();
+        PortalFault::None
+    }
+}
+
+#[test]
+fn a_device_that_hangs_is_stopped_while_its_owner_goes_on() {
+    let permitted: Vec<DsaOpcode> =
+        DsaOpcode::ALL.into_iter().filter(|opcode| *opcode != DsaOpcode::Drain).collect();
+    let (sender, hang) = mpsc::channel();
+    let (mut mover, counters) = mover(permitting(Form::Direct, &permitted), SHORT, HangingPortal(hang));
+    // Dropped before the mover, whose end waits for the device.
+    let release = sender;
+    let fill = |value: u8| {
+        let mut job = MoveJob::new();
+        // One descriptor: the portal takes no second one while it hangs.
+        let memory = job.add_memory(vec![0; 4_000]);
+        job.add_step(MoveStep::Fill { to: MemoryPlace::new(memory, 0).range(4_000), value });
+        job
+    };
+    let hanging = mover.start(fill(3)).unwrap();
+    while counters.read().stops == 0 {
+        assert!(mover.poll(&hanging).is_none());
+    }
+    let other = mover.start(fill(4)).unwrap();
+    let filled = |job: MoveJob| job.into_memories().remove(0).into_vec().unwrap();
+    assert_eq!(filled(mover.poll(&other).unwrap()), [4; 4_000]);
+    assert!(mover.poll(&hanging).is_none(), "the device may still write");
+    drop(release);
+    assert_eq!(filled(mover.wait(&hanging, LONG).unwrap()), [3; 4_000]);
+    let counters = counters.read();
+    assert_eq!((counters.drains, counters.stops), (0, 1), "{counters:?}");
 }

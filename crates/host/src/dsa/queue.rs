@@ -3,13 +3,13 @@
 //! ```text
 //!  submit --> in flight --record written--> ended --poll--> caller
 //!                 |  drain done, no record: lost  -----> ended
-//!                 |  device stopped               -----> ended
+//!                 |  stop begun, then done        -----> ended
 //! ```
 //! Input: work, which owns its memory, and operations on it. Output: the work, with one outcome an operation. Invariant: work
 //! returns only when the device cannot write to it any more: its record is written, a drain that was submitted behind it has
 //! ended, or the device was stopped. Work that is in flight when the queue is dropped is freed after the device was stopped.
 
-use super::completion::{DsaOutcome, DsaRecord, DsaStatus, RECORD_BYTES};
+use super::completion::{DsaOutcome, DsaStatus};
 use super::descriptor::DsaDescriptor;
 use super::discovery::WorkQueueInfo;
 use super::instructions::DsaInstructions;
@@ -17,19 +17,19 @@ use super::portal::{OpenQueueError, PortalRefusal, SubmissionPortal, SubmissionW
 use super::software_portal::SoftwarePortal;
 use super::work::{OperationFence, QueuedOperation, descriptor_of};
 use crate::shared_memory::SharedMemory;
-use crate::sync::{AtomicU64, Ordering};
 use crate::width::to_usize;
 use crate::work_memory::{OperationError, WorkAddresses, WorkMemory};
+use queue_portal::QueuePortal;
 use rustix::io::Errno;
 use std::fmt;
 use std::ptr::NonNull;
-use zerocopy::{FromBytes as _, IntoBytes as _};
 
+mod queue_portal;
+mod record_cell;
 #[cfg(test)]
 mod tests;
 
-/// The words of a completion record.
-const RECORD_WORDS: usize = RECORD_BYTES / 8;
+pub(super) use record_cell::RecordCell;
 
 /// The limits of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,36 +106,6 @@ pub struct RefusedWork<W> {
     pub reason: WorkRefusal,
 }
 
-/// A completion record that a device writes.
-#[repr(C, align(32))]
-#[derive(Default)]
-pub(super) struct RecordCell([AtomicU64; RECORD_WORDS]);
-
-impl RecordCell {
-    /// Returns the address of the record.
-    fn address(&self) -> u64 {
-        std::ptr::from_ref(self).expose_provenance() as u64
-    }
-
-    /// Returns the outcome; `None` if the record is not written.
-    fn load(&self) -> Option<DsaOutcome> {
-        // The status is in the first word and is written last: the other words are valid behind it.
-        let first = self.0[0].load(Ordering::Acquire);
-        let words: [u64; RECORD_WORDS] =
-            std::array::from_fn(|nth| if nth == 0 { first } else { self.0[nth].load(Ordering::Relaxed) });
-        DsaRecord::read_from_bytes(words.map(u64::to_le_bytes).as_flattened()).ok()?.outcome()
-    }
-
-    /// Writes the record as a device does: the word with the status last.
-    pub(super) fn store(&self, outcome: &DsaOutcome) {
-        let record = DsaRecord::of(outcome);
-        let (words, _) = record.as_bytes().as_chunks::<8>();
-        for (cell, word) in self.0.iter().zip(words).rev() {
-            cell.store(u64::from_le_bytes(*word), Ordering::Release);
-        }
-    }
-}
-
 /// Everything that the device has addresses of. It stays where it is until the device is done.
 struct WorkFrame<W> {
     work: W,
@@ -175,7 +145,7 @@ struct SubmittedDrain {
 
 /// A work queue of a device, or of a software portal.
 pub struct DsaQueue<W: WorkMemory> {
-    portal: Box<dyn SubmissionPortal>,
+    portal: QueuePortal,
     limits: QueueLimits,
     way: SubmissionWay,
     works: Vec<SubmittedWork<W>>,
@@ -183,7 +153,6 @@ pub struct DsaQueue<W: WorkMemory> {
     /// Work before this place that has no record was lost.
     drained: u64,
     sequence: u64,
-    is_stopped: bool,
 }
 
 // SAFETY: bounds and alignment: not concerned. Lifetime: the frames belong to the queue and are freed by it. Aliasing: the
@@ -219,16 +188,8 @@ impl<W: WorkMemory> DsaQueue<W> {
     }
 
     fn new(portal: Box<dyn SubmissionPortal>, limits: QueueLimits, way: SubmissionWay) -> Self {
-        Self {
-            portal,
-            limits,
-            way,
-            works: Vec::new(),
-            drain: None,
-            drained: 0,
-            sequence: 0,
-            is_stopped: false,
-        }
+        let portal = QueuePortal::Open(portal);
+        Self { portal, limits, way, works: Vec::new(), drain: None, drained: 0, sequence: 0 }
     }
 
     /// Returns the limits.
@@ -268,7 +229,7 @@ impl<W: WorkMemory> DsaQueue<W> {
     ) -> Result<(), RefusedWork<W>> {
         let refuse = |work, reason| Err(RefusedWork { work, reason });
         let room = self.limits.entries.saturating_sub(self.entries_in_use());
-        if self.is_stopped {
+        if self.is_stopped() {
             return refuse(work, WorkRefusal::Stopped);
         }
         if operations.is_empty() {
@@ -336,9 +297,10 @@ impl<W: WorkMemory> DsaQueue<W> {
     }
 
     fn send(&mut self, descriptor: &DsaDescriptor) -> Result<(), WorkRefusal> {
+        let QueuePortal::Open(portal) = &mut self.portal else { return Err(WorkRefusal::Stopped) };
         // SAFETY: the descriptor names ranges of the frame's work, which were checked, and its lists and records. The frame
         // moves to `works`, where nothing accesses the work until the device is done, as the invariant of this file says.
-        let sent = unsafe { self.portal.submit(descriptor) };
+        let sent = unsafe { portal.submit(descriptor) };
         sent.map_err(|refusal| match refusal {
             PortalRefusal::Full => WorkRefusal::Full,
             PortalRefusal::Gone => WorkRefusal::Stopped,
@@ -351,10 +313,14 @@ impl<W: WorkMemory> DsaQueue<W> {
     /// Returns the next work that the device is done with. Never blocks.
     pub fn poll(&mut self) -> Option<EndedWork<W>> {
         self.poll_drain();
+        let is_stopped = self.portal.poll_stop();
+        if is_stopped {
+            self.free_drain();
+        }
         let at = self
             .works
             .iter()
-            .position(|work| self.is_stopped || work.sequence <= self.drained || work.has_ended())?;
+            .position(|work| is_stopped || work.sequence <= self.drained || work.has_ended())?;
         Some(self.works.remove(at).end())
     }
 
@@ -364,7 +330,7 @@ impl<W: WorkMemory> DsaQueue<W> {
     /// # Errors
     /// [`WorkRefusal`] if the device does not take it.
     pub fn drain(&mut self) -> Result<(), WorkRefusal> {
-        if self.is_stopped {
+        if self.is_stopped() {
             return Err(WorkRefusal::Stopped);
         }
         if self.drain.is_some() {
@@ -408,18 +374,30 @@ impl<W: WorkMemory> DsaQueue<W> {
 
     /// Stops the device. Blocks until it accesses nothing any more; all work in flight has ended then.
     pub fn stop(&mut self) {
-        self.portal.stop();
-        self.is_stopped = true;
+        if self.portal.stop() {
+            self.free_drain();
+        }
+    }
+
+    /// Begins to stop the device, on a thread of its own, and returns at once: the kernel waits for a device that does not
+    /// answer. From now on the queue takes no work. Work in flight returns as it ends, and all of it when the device accesses
+    /// nothing any more. Where the system has no thread left, this blocks as [`stop`](Self::stop) does.
+    pub fn begin_stop(&mut self) {
+        self.portal.begin_stop();
+    }
+
+    /// Frees the drain of a device that is stopped.
+    fn free_drain(&mut self) {
         if let Some(SubmittedDrain { frame, .. }) = self.drain.take() {
             // SAFETY: the frame came from a box, and the device is stopped.
             drop(unsafe { Box::from_raw(frame.as_ptr()) });
         }
     }
 
-    /// Returns true if the device was stopped.
+    /// Returns true if the device was stopped, or its stop has begun: the queue takes no work.
     #[must_use]
     pub fn is_stopped(&self) -> bool {
-        self.is_stopped
+        !matches!(self.portal, QueuePortal::Open(_))
     }
 }
 
@@ -494,7 +472,7 @@ impl<W: WorkMemory> fmt::Debug for DsaQueue<W> {
             .field("way", &self.way)
             .field("limits", &self.limits)
             .field("works", &self.works.len())
-            .field("is_stopped", &self.is_stopped)
+            .field("is_stopped", &self.is_stopped())
             .finish_non_exhaustive()
     }
 }

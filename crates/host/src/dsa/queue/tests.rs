@@ -7,9 +7,10 @@ use crate::dsa::descriptor::DsaOpcode;
 use crate::dsa::discovery::{DsaOpcodeSet, WorkQueueMode};
 use crate::dsa::software_portal::{FaultSource, NoFaults, PortalFault, PortalKind};
 use crate::dsa::work::{CacheTarget, DsaOperation};
+use crate::sync::Ordering;
 use crate::work_memory::{WorkBytes, WorkPlace};
-use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, mpsc};
 
 /// Memories of a test, and a count of those that were freed.
 #[derive(Debug)]
@@ -235,6 +236,56 @@ fn a_queue_that_is_dropped_frees_its_work_only_after_the_device_was_stopped() {
         let copy = queued(DsaOperation::Move { from: place(0, 0), to: place(1, 0), bytes: 60_000 });
         queue.submit(1, work, &[copy, copy]).unwrap();
         assert_eq!(freed.load(Ordering::SeqCst), 0);
+        drop(queue);
+        assert_eq!(freed.load(Ordering::SeqCst), 1, "{fault:?}");
+    }
+}
+
+/// A device that hangs in front of each descriptor until the other end is dropped.
+struct HangingDevice(mpsc::Receiver<()>);
+
+impl FaultSource for HangingDevice {
+    fn fault(&mut self, _nth: u64, _opcode: Option<DsaOpcode>) -> PortalFault {
+        let _ = self.0.recv();
+        PortalFault::None
+    }
+}
+
+#[test]
+fn a_hanging_device_is_stopped_beside_its_owner_and_keeps_its_work_until_then() {
+    let (sender, hang) = mpsc::channel();
+    let mut queue = queue(KIND, HangingDevice(hang));
+    // Dropped before the queue, whose end waits for the device.
+    let release = sender;
+    let work = TestMemories::new(&[10]);
+    let freed = Arc::clone(&work.freed);
+    let fill = queued(DsaOperation::Fill { to: place(0, 0), bytes: 10, value: 1 });
+    queue.submit(5, work, &[fill]).unwrap();
+    queue.begin_stop();
+    queue.begin_stop();
+    assert!(queue.is_stopped() && !queue.is_idle());
+    for _ in 0..1_000 {
+        assert!(queue.poll().is_none(), "the device may still write");
+    }
+    assert_eq!(freed.load(Ordering::SeqCst), 0);
+    assert_eq!(queue.submit(6, TestMemories::new(&[10]), &[fill]).unwrap_err().reason, WorkRefusal::Stopped);
+    assert_eq!(queue.drain(), Err(WorkRefusal::Stopped));
+    drop(release);
+    let ended = wait(&mut queue);
+    assert_eq!((ended.token, &ended.work.own[0][..]), (5, &[1; 10][..]));
+    assert!(queue.is_idle());
+}
+
+#[test]
+fn a_queue_that_is_dropped_while_it_stops_frees_its_work_behind_the_stop() {
+    for fault in [PortalFault::None, PortalFault::Late, PortalFault::Lost, PortalFault::Dies] {
+        let mut queue = queue(KIND, PlannedFaults(vec![(0, fault)]));
+        let work = TestMemories::new(&[60_000]);
+        let freed = Arc::clone(&work.freed);
+        let fill = queued(DsaOperation::Fill { to: place(0, 0), bytes: 60_000, value: 1 });
+        queue.submit(1, work, &[fill]).unwrap();
+        queue.drain().unwrap();
+        queue.begin_stop();
         drop(queue);
         assert_eq!(freed.load(Ordering::SeqCst), 1, "{fault:?}");
     }
