@@ -18,6 +18,7 @@ mod completion;
 mod descriptor;
 mod discovery;
 mod instructions;
+mod opcode_set;
 mod portal;
 mod queue;
 mod software_engine;

@@ -104,6 +104,10 @@ impl DsaFlags {
     pub const INTERRUPT: Self = Self(0x0010);
     /// Writes go to the cache rather than to memory.
     pub const CACHE_CONTROL: Self = Self(0x0100);
+    /// The device reads the destination back before it writes the completion record, so that no write is on its way behind it.
+    /// Reserved where the device does not support that. Set for copies and fills alone: those are the operations of which it is
+    /// known that devices take it.
+    pub const DESTINATION_READBACK: Self = Self(0x4000);
 
     /// Returns the flags of both.
     #[must_use]
@@ -125,11 +129,12 @@ impl DsaFlags {
         let known = match opcode {
             DsaOpcode::NoOp | DsaOpcode::Batch | DsaOpcode::Drain => always,
             DsaOpcode::Compare | DsaOpcode::CrcGeneration => moves,
-            DsaOpcode::MemoryMove
-            | DsaOpcode::Fill
-            | DsaOpcode::Dualcast
-            | DsaOpcode::CopyCrc
-            | DsaOpcode::CacheFlush => moves.with(Self::CACHE_CONTROL),
+            DsaOpcode::MemoryMove | DsaOpcode::Fill => {
+                moves.with(Self::CACHE_CONTROL).with(Self::DESTINATION_READBACK)
+            }
+            DsaOpcode::Dualcast | DsaOpcode::CopyCrc | DsaOpcode::CacheFlush => {
+                moves.with(Self::CACHE_CONTROL)
+            }
         };
         self.0 & !known.0 == 0
     }
@@ -397,6 +402,14 @@ mod tests {
         assert!(descriptor.flags().is_allowed_for(DsaOpcode::MemoryMove));
         assert!(!descriptor.flags().is_allowed_for(DsaOpcode::Drain));
         assert_eq!(words(DsaDescriptor::drain().with_flags(DsaFlags::INTERRUPT))[0][4], 0x10);
+        // Flag 0x4000 destination readback, beside 0x000C of the record.
+        let read_back =
+            DsaDescriptor::fill(0x2000, 64, 1).with_record(0x3020).with_flags(DsaFlags::DESTINATION_READBACK);
+        assert_eq!(words(read_back)[0], [0, 0, 0, 0, 0x0C, 0x40, 0x00, 0x04]);
+        for opcode in DsaOpcode::ALL {
+            let is_allowed = DsaFlags::DESTINATION_READBACK.is_allowed_for(opcode);
+            assert_eq!(is_allowed, matches!(opcode, DsaOpcode::MemoryMove | DsaOpcode::Fill), "{opcode:?}");
+        }
     }
 
     #[test]

@@ -7,6 +7,7 @@
 //! Follows the kernel's `Documentation/ABI/stable/sysfs-driver-dma-idxd`.
 
 use super::descriptor::DsaOpcode;
+pub use super::opcode_set::DsaOpcodeSet;
 use crate::numa::NodeId;
 use std::fmt;
 use std::fs;
@@ -76,52 +77,6 @@ impl WorkQueueMode {
     }
 }
 
-/// The opcodes that a device knows, or that a queue permits.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DsaOpcodeSet(u64);
-
-impl DsaOpcodeSet {
-    /// Every opcode that this driver uses.
-    pub const ALL: Self = {
-        let (mut set, mut nth) = (0_u64, 0);
-        while nth < DsaOpcode::ALL.len() {
-            set |= 1_u64 << (DsaOpcode::ALL[nth] as u8);
-            nth += 1;
-        }
-        Self(set)
-    };
-
-    /// Returns the set of the named opcodes.
-    #[must_use]
-    pub fn of(opcodes: &[DsaOpcode]) -> Self {
-        Self(opcodes.iter().fold(0, |set, opcode| set | 1 << (*opcode as u8)))
-    }
-
-    /// Returns true if the set has the opcode.
-    #[must_use]
-    pub const fn contains(self, opcode: DsaOpcode) -> bool {
-        self.0 & 1 << (opcode as u8) != 0
-    }
-
-    /// Returns the opcodes of this driver that are in the set, in the order of their codes.
-    pub fn opcodes(self) -> impl Iterator<Item = DsaOpcode> {
-        DsaOpcode::ALL.into_iter().filter(move |opcode| self.contains(*opcode))
-    }
-
-    /// Parses `op_cap` or `op_config`: four words of 64 bits, the low one first, as kernels before 6.0 write it; or groups of 32
-    /// bits, the low one last, as later ones do.
-    fn parse(text: &str) -> Option<Self> {
-        let text = text.trim();
-        if text.contains(',') {
-            let mut groups = text.rsplit(',').map(|group| u32::from_str_radix(group.trim(), 16));
-            let (low, high) = (groups.next()?.ok()?, groups.next()?.ok()?);
-            return groups.all(|group| group.is_ok()).then_some(Self(u64::from(high) << 32 | u64::from(low)));
-        }
-        let word = text.split_whitespace().next()?;
-        u64::from_str_radix(word.strip_prefix("0x").unwrap_or(word), 16).ok().map(Self)
-    }
-}
-
 /// An enabled user queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkQueueInfo {
@@ -141,6 +96,8 @@ pub struct WorkQueueInfo {
     pub batch_max: u32,
     /// True if a descriptor may wait for a page.
     pub may_block_on_fault: bool,
+    /// True if the device reads back what a descriptor wrote, where it asks for that.
+    pub can_read_back: bool,
     /// The number of its file, behind that of the driver.
     pub file_minor: Option<u32>,
     /// The group of engines that serves it.
@@ -305,6 +262,7 @@ fn read_queue(id: WorkQueueId, device: &Path, roots: &DsaRoots) -> Result<WorkQu
         transfer_bytes_max,
         batch_max: if opcodes.contains(DsaOpcode::Batch) { batch_max } else { 1 },
         may_block_on_fault: text("block_on_fault").is_ok_and(|found| found == "1"),
+        can_read_back: can_read_back(&device_word("gen_cap")),
         file_minor: narrow("cdev_minor").ok(),
         group: narrow("group_id").ok(),
         // The kernel writes -1 for a machine without nodes.
@@ -313,6 +271,13 @@ fn read_queue(id: WorkQueueId, device: &Path, roots: &DsaRoots) -> Result<WorkQu
         forbidden: DsaOpcodeSet(known.0 & !opcodes.0),
         file: roots.files.join(id.to_string()),
     })
+}
+
+/// Returns true if `gen_cap` of a device has the bit by which it supports the readback of a destination: bit 8 of GENCAP, as
+/// `union gen_cap_reg` of the driver has it. A device whose file is missing does not.
+fn can_read_back(gen_cap: &str) -> bool {
+    let word = gen_cap.trim();
+    u64::from_str_radix(word.strip_prefix("0x").unwrap_or(word), 16).is_ok_and(|word| word & 1 << 8 != 0)
 }
 
 /// Returns the opcodes that a queue permits of those that its device knows. A queue without the file permits all of them: the
@@ -379,6 +344,7 @@ mod tests {
         let root = tempfile::TempDir::new().unwrap();
         put(root.path(), "dsa2/op_cap", "0x1003f03ff 0x0 0x0 0x0 \n");
         put(root.path(), "dsa2/numa_node", "1\n");
+        put(root.path(), "dsa2/gen_cap", "0x40915f0107\n");
         put_queue(root.path(), "dsa2/wq2.1", &[("mode", "shared\n"), ("threshold", "12\n")]);
         put_queue(root.path(), "dsa2/wq2.0", &[]);
         put(
@@ -387,6 +353,7 @@ mod tests {
             "00000000,00000000,00000000,00000000,00000000,00000000,00000001,003f03fd\n",
         );
         put(root.path(), "dsa0/numa_node", "-1\n");
+        put(root.path(), "dsa0/gen_cap", "0x40915f0007\n");
         put_queue(root.path(), "dsa0/wq0.3", &[("block_on_fault", "1\n")]);
         put_queue(root.path(), "dsa0/wq0.2", &[("state", "disabled\n")]);
         put_queue(root.path(), "iax1/wq1.0", &[]);
@@ -397,6 +364,7 @@ mod tests {
         assert_eq!((first.node, second.node), (None, Some(NodeId(1))));
         assert_eq!((first.batch_max, second.batch_max), (1, 1_024), "the first has no opcode of batches");
         assert!(first.may_block_on_fault && !second.may_block_on_fault);
+        assert!(second.can_read_back && third.can_read_back && !first.can_read_back);
         assert_eq!((second.mode, third.mode), (WorkQueueMode::Dedicated, WorkQueueMode::Shared));
         assert_eq!((second.size, third.threshold, second.transfer_bytes_max), (16, 12, 1 << 31));
         assert_eq!((second.file_minor, second.group, second.name.as_str()), (Some(3), Some(1), "headwater"));

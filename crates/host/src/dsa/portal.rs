@@ -271,6 +271,7 @@ mod tests {
             transfer_bytes_max: 1 << 20,
             batch_max: 16,
             may_block_on_fault: false,
+            can_read_back: false,
             file_minor: None,
             group: None,
             node: None,

@@ -40,6 +40,8 @@ pub struct QueueLimits {
     pub transfer_bytes_max: u32,
     /// The most operations that are submitted together as a batch; 1 without batches.
     pub batch_max: usize,
+    /// True if the device reads back what an operation wrote, where it asks for that.
+    pub can_read_back: bool,
 }
 
 /// The outcome of an operation.
@@ -176,6 +178,7 @@ impl<W: WorkMemory> DsaQueue<W> {
             entries: to_usize(u64::from(size.saturating_sub(1).max(1))),
             transfer_bytes_max: queue.transfer_bytes_max,
             batch_max: to_usize(u64::from(batch_max)),
+            can_read_back: queue.can_read_back,
         };
         Ok(Self::new(portal, limits, way))
     }

@@ -148,6 +148,8 @@ impl SoftwarePortal {
             entries: self.kind.size.saturating_sub(1).max(1),
             transfer_bytes_max: self.kind.transfer_bytes_max,
             batch_max: if self.allows_batches() { self.kind.batch_max } else { 1 },
+            // What its thread wrote has arrived.
+            can_read_back: true,
         }
     }
 }

@@ -120,6 +120,9 @@ pub enum CacheTarget {
     Cache,
     /// Memory.
     Memory,
+    /// Memory, from where the device reads them back before the operation has ended, if it is a copy or a fill: the bytes have
+    /// arrived then. For a queue that [can](super::QueueLimits::can_read_back).
+    MemoryReadBack,
 }
 
 /// An operation, and how it is to be done.
@@ -165,7 +168,12 @@ pub(super) fn descriptor_of(
     );
     let cache = match queued.cache {
         CacheTarget::Cache if writes => DsaFlags::CACHE_CONTROL,
-        CacheTarget::Cache | CacheTarget::Memory => DsaFlags::NONE,
+        CacheTarget::MemoryReadBack
+            if DsaFlags::DESTINATION_READBACK.is_allowed_for(queued.operation.opcode()) =>
+        {
+            DsaFlags::DESTINATION_READBACK
+        }
+        CacheTarget::Cache | CacheTarget::Memory | CacheTarget::MemoryReadBack => DsaFlags::NONE,
     };
     Ok(descriptor.with_flags(fence.with(cache)))
 }

@@ -110,10 +110,11 @@ impl<'a> RoundPlanner<'a> {
     }
 
     fn cache_target(&self) -> CacheTarget {
-        let job = &self.work.job;
-        let is_read_soon =
-            job.cache_intent == CacheIntent::ReadSoon && job.durability == MoveDurability::Visible;
-        if is_read_soon { CacheTarget::Cache } else { CacheTarget::Memory }
+        match (self.work.job.durability, self.work.job.cache_intent) {
+            (MoveDurability::Persistent, _) if self.limits.can_read_back => CacheTarget::MemoryReadBack,
+            (MoveDurability::Visible, CacheIntent::ReadSoon) => CacheTarget::Cache,
+            _ => CacheTarget::Memory,
+        }
     }
 
     /// Returns the bytes at the start of a part that lie in one piece of each memory, at most those of an operation. Bytes that

@@ -3,7 +3,7 @@
 use super::*;
 use crate::copy::crc32c;
 use crate::dsa::completion::RECORD_BYTES;
-use crate::dsa::descriptor::DsaOpcode;
+use crate::dsa::descriptor::{DsaFlags, DsaOpcode};
 use crate::dsa::discovery::{DsaOpcodeSet, WorkQueueMode};
 use crate::dsa::software_portal::{FaultSource, NoFaults, PortalFault, PortalKind};
 use crate::dsa::work::{CacheTarget, DsaOperation};
@@ -168,6 +168,30 @@ fn dualcast_writes_both_targets_and_refuses_unequal_alignment() {
         let mut copied = vec![0; 100];
         ended.work.shared.as_ref().unwrap().copy_in(offset, &mut copied).unwrap();
         assert_eq!(copied, ended.work.own[0]);
+    }
+}
+
+#[test]
+fn copies_and_fills_to_memory_ask_for_a_readback_where_it_is_wanted() {
+    let mut work = TestMemories::new(&[100, 100]);
+    let addresses = WorkAddresses::of(&mut work);
+    let (from, to, bytes) = (place(0, 0), place(1, 0), 100);
+    let operations = [
+        (DsaOperation::Move { from, to, bytes }, true),
+        (DsaOperation::Fill { to, bytes, value: 1 }, true),
+        (DsaOperation::MoveCrc { from, to, bytes, seed: 0 }, false),
+        (DsaOperation::Compare { one: from, other: to, bytes }, false),
+        (DsaOperation::Crc { of: from, bytes, seed: 0 }, false),
+        (DsaOperation::Flush { of: from, bytes }, false),
+    ];
+    for (operation, is_written) in operations {
+        for cache in [CacheTarget::Cache, CacheTarget::Memory, CacheTarget::MemoryReadBack] {
+            let queued = QueuedOperation { cache, ..queued(operation) };
+            let flags = descriptor_of(&addresses, 0, &queued).unwrap().flags();
+            let expected = is_written && cache == CacheTarget::MemoryReadBack;
+            assert_eq!(flags.has(DsaFlags::DESTINATION_READBACK), expected, "{queued:?}");
+            assert!(cache == CacheTarget::Cache || !flags.has(DsaFlags::CACHE_CONTROL), "{queued:?}");
+        }
     }
 }
 
