@@ -123,7 +123,7 @@ impl MoveEngines {
         })
     }
 
-    /// Returns true if a job is too short for a decision: the CPU does it, and no channel, load or clock is looked at.
+    /// Returns true if a job is too short for a decision: the CPU does it, without a question to channels or a read of the clock.
     #[inline]
     fn is_short(&self, job: &MoveJob) -> bool {
         self.policy.is_short(job.source_kind.direction(job.durability), job.bytes() as u64)

@@ -112,7 +112,7 @@ fn merged_steps_leave_the_bytes_and_results_of_the_given_ones_on_every_fault_of_
 }
 
 #[test]
-fn steps_that_continue_each_other_are_one_and_others_stay_apart() {
+fn steps_that_continue_each_other_are_one_and_the_rest_stays_apart() {
     let copy = |from: (usize, usize), to: (usize, usize), bytes: usize| MoveStep::Copy {
         from: MemoryPlace::new(from.0, from.1).range(bytes),
         to: MemoryPlace::new(to.0, to.1),
