@@ -185,9 +185,9 @@ impl MovePolicy {
         self.channels.get(channel).map_or(CacheWrites::Unknown, |channel| channel.cache_writes)
     }
 
-    /// Returns the operations that a channel can do; none for one that the policy does not use.
+    /// Returns the operations that a channel can do; every one for a channel that the policy does not use, which gets nothing.
     pub(super) fn operations(&self, channel: usize) -> OperationSet {
-        self.channels.get(channel).map(|channel| channel.operations).unwrap_or_default()
+        self.channels.get(channel).map_or(OperationSet::ALL, |channel| channel.operations)
     }
 
     /// Returns the counters of the decisions.
