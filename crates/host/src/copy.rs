@@ -18,6 +18,7 @@ mod fold;
 mod guarded_pages;
 pub mod persist;
 mod portable;
+mod prefault;
 #[cfg(target_arch = "x86_64")]
 mod stream;
 mod untrusted;
@@ -27,6 +28,9 @@ mod x86;
 #[cfg(test)]
 mod tests;
 
+pub use prefault::{
+    PREFAULT_BYTES_MIN, PrefaultOutcome, prefault_read, prefault_spare, prefault_write,
+};
 pub(crate) use untrusted::copy_untrusted;
 
 use dispatch::kernels;
