@@ -30,6 +30,7 @@ mod memory;
 mod merge;
 mod mover_clock;
 pub mod policy;
+mod prefault;
 mod run;
 mod software_channel;
 mod split;

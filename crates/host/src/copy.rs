@@ -28,9 +28,7 @@ mod x86;
 #[cfg(test)]
 mod tests;
 
-pub use prefault::{
-    PREFAULT_BYTES_MIN, PrefaultOutcome, prefault_read, prefault_spare, prefault_write,
-};
+pub use prefault::{PREFAULT_BYTES_MIN, PrefaultOutcome, prefault_read, prefault_spare, prefault_write};
 pub(crate) use untrusted::copy_untrusted;
 
 use dispatch::kernels;

@@ -34,6 +34,7 @@ use super::MoveJob;
 use super::channel::{ChannelRefusal, EndedJob, JobEnd, MoveChannel, PageFaultCounters, RefusedJob};
 use super::channel_job::ChannelJob;
 use super::policy::{CacheWrites, ChannelTraits, MoveOperation, OperationSet};
+use super::prefault::{prefault_sources, prefault_targets};
 use headwater_host::clock::Nanos;
 use headwater_host::dsa::{
     DsaInstructions, DsaOpcode, DsaOpcodeSet, DsaQueue, OpenQueueError, QueuedOperation, SoftwarePortal,
@@ -317,13 +318,16 @@ impl MoveChannel for DsaChannel {
         }
     }
 
-    fn submit(&mut self, token: u64, job: MoveJob, now: Nanos) -> Result<(), RefusedJob> {
+    fn submit(&mut self, token: u64, mut job: MoveJob, now: Nanos) -> Result<(), RefusedJob> {
         if self.is_dead() {
             return Err(RefusedJob { job, reason: ChannelRefusal::Dead });
         }
         if !job.steps.is_empty() && !job.steps.iter().any(|step| self.can_do(step.operation())) {
             return Err(RefusedJob { job, reason: ChannelRefusal::NotPermitted });
         }
+        // The device ends an operation at an absent page, and leaves the rest of it to the CPU.
+        prefault_targets(&mut job.memories, &job.steps);
+        prefault_sources(&job.memories, &job.steps);
         let mut work = ChannelJob::new(job, now);
         if work.is_done() {
             self.end(token, work, now);

@@ -6,6 +6,7 @@
 use super::job::{MemoryPlace, MemoryRange, MoveJob, MoveStep, StepResult};
 use super::job_properties::{CacheIntent, MoveDurability};
 use super::memory::MoveMemory;
+use super::prefault::prefault_targets;
 use headwater_host::copy::persist::PersistentCopies;
 use headwater_host::copy::{STREAMING_BYTES_MIN, StreamingCopies, copy_crc32c, crc32c};
 use headwater_host::topology::LastLevelCache;
@@ -38,9 +39,11 @@ pub(super) fn run(job: &mut MoveJob) {
 /// Does the next steps of a checked job that have no result yet, at most `most` of them.
 pub(super) fn run_next(job: &mut MoveJob, most: usize) {
     let MoveJob { memories, steps, results, durability, cache_intent, promise, .. } = job;
+    let next = results.len()..results.len().saturating_add(most).min(steps.len());
+    prefault_targets(memories, &steps[next.clone()]);
     let mut run = StepRun::new(memories, *durability, *cache_intent);
     run.is_flushed = steps[..results.len()].iter().any(|step| matches!(step, MoveStep::Flush { .. }));
-    for step in steps.iter().skip(results.len()).take(most) {
+    for step in &steps[next] {
         run.step(step, results);
     }
     run.streaming.fence();

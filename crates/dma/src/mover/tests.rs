@@ -6,6 +6,7 @@ mod direction;
 mod drain;
 mod flush;
 mod merge;
+mod prefault;
 
 use super::memory::LOOKS_FOR_ONE_MAPPING;
 use super::policy::{CacheWrites, ChannelTraits, OperationSet};
