@@ -10,7 +10,7 @@ use crate::move_error::MoveCallError;
 use crate::mover_channels::{WorkQueueChoice, open_channels, open_gpus};
 use crate::pool_settings::HW_UNSET;
 use headwater_dma::mover::policy::{CacheWrites, MoveDirection, PolicyConfig};
-use headwater_dma::mover::{LARGE_JOB_BYTES, Mover};
+use headwater_dma::mover::{LARGE_JOB_BYTES, Mover, StreamingBorder};
 use headwater_host::clock::{Clock, Nanos};
 use headwater_host::dsa::DsaRoots;
 use headwater_host::gpu::{HostRegistrations, library_path};
@@ -92,7 +92,7 @@ impl HwMoverSettings {
         clock: Clock,
     ) -> Result<(Mover, Option<HostRegistrations>), CallError> {
         if settings.is_null() {
-            return Ok((Mover::default(), None));
+            return Ok((Mover::default().with_streaming_border(StreamingBorder::of_this_host()), None));
         }
         // SAFETY: the caller's promise.
         let passed = unsafe { read_sized(settings, "settings") }?;
@@ -105,7 +105,8 @@ impl HwMoverSettings {
         let mut channels = open_channels((threads, spin), &queues, &DsaRoots::default(), clock)?;
         let gpus = usize::try_from(passed.gpus).unwrap_or(usize::MAX);
         let registrations = open_gpus(gpus, &library_path(), &mut channels)?;
-        Ok((Mover::with_channels(channels, policy, clock), registrations))
+        let mover = Mover::with_channels(channels, policy, clock);
+        Ok((mover.with_streaming_border(StreamingBorder::of_this_host()), registrations))
     }
 
     fn policy(&self, queues: &WorkQueueChoice) -> Result<PolicyConfig, CallError> {

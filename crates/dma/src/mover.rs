@@ -45,7 +45,7 @@ pub use error::{InvalidStep, JobNotStarted, StartRefusal};
 #[cfg(not(loom))]
 pub use gpu_channel::{GpuChannel, GpuChannelError, GpuConfig, GpuCounters, GpuCountersReader};
 pub use job::{MemoryPlace, MemoryRange, MoveJob, MoveStep, StepResult};
-pub use job_properties::{CacheIntent, MemoryNodes, MoveDurability, SourceKind};
+pub use job_properties::{CacheIntent, MemoryNodes, MoveDurability, SourceKind, StreamingBorder};
 pub use memory::MoveMemory;
 pub use mover_clock::VirtualTime;
 pub use software_channel::{ChannelStartError, SoftwareChannel};
@@ -64,6 +64,7 @@ pub const STARTED_JOBS_MAX: usize = 1_024;
 #[derive(Debug, Default)]
 pub struct Mover {
     counters: MoverCounters,
+    streaming_border: StreamingBorder,
     /// Channels; `None` if the CPU does everything.
     engines: Option<Box<MoveEngines>>,
     /// Jobs that were started without channels.
@@ -116,13 +117,26 @@ impl Mover {
         Self { engines, ..Self::default() }
     }
 
+    /// Sets the length from which its jobs may pass the cache by, as a calibration of the machine found it.
+    #[must_use]
+    pub fn with_streaming_border(mut self, border: StreamingBorder) -> Self {
+        self.streaming_border = border;
+        self
+    }
+
+    /// Returns the length from which its jobs may pass the cache by.
+    #[must_use]
+    pub fn streaming_border(&self) -> StreamingBorder {
+        self.streaming_border
+    }
+
     /// Does a job, and returns when it is done. With channels, steps of it run on several engines at once where none needs
     /// what another writes. Ranges of client memory count as apart, also if the client gave the same bytes twice.
     ///
     /// # Errors
     /// [`InvalidStep`] if a step names what the job does not have, or may not write; nothing was done.
     pub fn run(&mut self, job: &mut MoveJob) -> Result<(), InvalidStep> {
-        job.begin();
+        job.begin(self.streaming_border);
         job.check()?;
         self.counters.count(job.bytes());
         match &mut self.engines {
@@ -140,7 +154,7 @@ impl Mover {
     /// nothing was done.
     pub fn start(&mut self, mut job: MoveJob) -> Result<MoveTicket, JobNotStarted> {
         let untaken = self.engines.as_ref().map_or(self.done.len(), |engines| engines.untaken());
-        job.begin();
+        job.begin(self.streaming_border);
         let refusal = if untaken >= STARTED_JOBS_MAX {
             Err(StartRefusal::Full { max: STARTED_JOBS_MAX })
         } else {

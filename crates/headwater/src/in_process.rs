@@ -7,6 +7,7 @@
 use crate::core_thread::{self, CoreRequest, NewQueue};
 use headwater_dma::frame::FramePool;
 use headwater_dma::iova::Iova;
+use headwater_dma::mover::{Mover, StreamingBorder};
 use headwater_dma::pool::{Pool, PoolError, PoolTicker};
 use headwater_host::clock::{Clock, Nanos};
 use headwater_host::shared_memory::SharedMemory;
@@ -156,8 +157,9 @@ fn start<M: Media + Send + 'static>(media: M, settings: &PoolSettings) -> Result
         ..DeviceConfig::default()
     };
     let at = StartTime { now: clock.now(), wall: clock.wall() };
-    let device =
+    let mut device =
         SsdDevice::open(media, config, at, &mut |_| {}).map_err(|error| cannot_open(error.reason))?;
+    device.set_mover(Mover::default().with_streaming_border(StreamingBorder::of_this_host()));
     let (sender, requests) = channel();
     let rings = core_thread::rings()?;
     let bell = rings.rings.wakeup_descriptor().clone();

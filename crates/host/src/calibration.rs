@@ -100,6 +100,18 @@ impl Calibration {
         Self::load_or_measure_at(clock, &CacheLocation::of_this_host(), spin.as_deref())
     }
 
+    /// Returns this host's thresholds if an earlier run cached them. Measures nothing and writes nothing.
+    #[must_use]
+    pub fn cached() -> Option<Self> {
+        let spin = env::var_os(SPIN_VARIABLE).map(|value| value.to_string_lossy().into_owned());
+        Self::cached_at(&CacheLocation::of_this_host(), spin.as_deref())
+    }
+
+    fn cached_at(place: &CacheLocation, spin: Option<&str>) -> Option<Self> {
+        let kept = place.cached_values()?;
+        Some(Self::from_cached(&kept, CalibrationOrigin::Cached, place.cores, spin))
+    }
+
     fn load_or_measure_at(clock: &Clock, place: &CacheLocation, spin: Option<&str>) -> Self {
         let (kept, origin) = match place.cached_values() {
             Some(kept) => (kept, CalibrationOrigin::Cached),
@@ -245,6 +257,18 @@ mod tests {
         assert!(first.spin_before_sleep <= SPIN_MAX);
         let second = at(Some(&path));
         assert_eq!(second, Calibration { origin: CalibrationOrigin::Cached, ..first });
+    }
+
+    #[test]
+    fn cached_values_are_there_once_a_run_has_measured() {
+        let directory = tempfile::TempDir::new().unwrap();
+        let path = directory.path().join("calibration.json");
+        let place = CacheLocation::at(Some(path.clone()));
+        assert_eq!(Calibration::cached_at(&place, None), None);
+        assert!(!path.exists(), "a look at the cache wrote it");
+        let measured = at(Some(&path));
+        let expected = Calibration { origin: CalibrationOrigin::Cached, ..measured };
+        assert_eq!(Calibration::cached_at(&place, None), Some(expected));
     }
 
     #[test]

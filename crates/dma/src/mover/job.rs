@@ -8,7 +8,7 @@
 //! A list of copies is a scatter or a gather, steps of several kinds are a sequence; both have one completion.
 
 use super::error::InvalidStep;
-use super::job_properties::{CacheIntent, MemoryNodes, MoveDurability, SourceKind};
+use super::job_properties::{CacheIntent, MemoryNodes, MoveDurability, SourceKind, StreamingBorder};
 use super::memory::MoveMemory;
 use super::policy::MoveOperation;
 use super::run::run_next;
@@ -205,6 +205,8 @@ pub struct MoveJob {
     pub(super) results: Vec<StepResult>,
     pub(super) durability: MoveDurability,
     pub(super) cache_intent: CacheIntent,
+    /// That of the mover that does the job.
+    pub(super) streaming_border: StreamingBorder,
     pub(super) source_kind: SourceKind,
     pub(super) nodes: MemoryNodes,
     pub(super) deadline: Option<Nanos>,
@@ -353,8 +355,9 @@ impl MoveJob {
         run_next(self, most);
     }
 
-    /// Forgets the results of an earlier run.
-    pub(super) fn begin(&mut self) {
+    /// Forgets the results of an earlier run, and takes the border of the mover.
+    pub(super) fn begin(&mut self, streaming_border: StreamingBorder) {
+        self.streaming_border = streaming_border;
         self.results.clear();
         self.promise = None;
         self.skips_flush = false;

@@ -4,7 +4,10 @@
 //! Invariant: a hint that is wrong costs time and nothing else.
 
 use super::policy::MoveDirection;
+use headwater_host::calibration::Calibration;
+use headwater_host::copy::STREAMING_BYTES_MIN;
 use headwater_host::numa::NodeId;
+use headwater_host::topology::LastLevelCache;
 
 /// The guarantee that a job gives for what it wrote, when it has ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,6 +28,56 @@ pub enum CacheIntent {
     /// It is not read soon: long fills, copies from private memory, and copies without a checksum to shared memory pass the
     /// cache by.
     NotSoon,
+}
+
+/// The length from which a range may be longer than the last-level cache: below it none is.
+const LONG_BYTES_MIN: usize = 1 << 20;
+
+/// The length from which a copy by the CPU is faster past the cache than through it, if what it writes is not read soon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamingBorder(usize);
+
+impl StreamingBorder {
+    /// Returns the border of a calibration (`Calibration::streaming_copy_from_bytes`): `u64::MAX` if no copy is faster past the
+    /// cache. Below [`STREAMING_BYTES_MIN`] no kernel passes the cache by, so that no border lies there.
+    #[must_use]
+    pub fn from_bytes(bytes: u64) -> Self {
+        Self(usize::try_from(bytes).unwrap_or(usize::MAX).max(STREAMING_BYTES_MIN))
+    }
+
+    /// Returns the border that an earlier run measured on this machine; the default one if none did. Measures nothing.
+    #[must_use]
+    pub fn of_this_host() -> Self {
+        let found = Calibration::cached();
+        found.map_or_else(Self::default, |found| Self::from_bytes(found.streaming_copy_from_bytes))
+    }
+
+    /// Returns the length in bytes; `usize::MAX` if every copy goes through the cache.
+    #[must_use]
+    pub const fn bytes(self) -> usize {
+        self.0
+    }
+
+    /// Returns true if a range is written past the cache: it is not read soon, or it is longer than the cache, so that its front
+    /// would have left before its end is there.
+    #[inline]
+    pub(super) fn is_passed(self, bytes: usize, intent: CacheIntent) -> bool {
+        let is_long = || bytes >= LONG_BYTES_MIN && bytes > last_level_cache_bytes();
+        bytes >= self.0 && (intent == CacheIntent::NotSoon || is_long())
+    }
+}
+
+impl Default for StreamingBorder {
+    /// Returns the border of a machine that was not calibrated: the shortest copy that the kernels make past the cache.
+    fn default() -> Self {
+        Self(STREAMING_BYTES_MIN)
+    }
+}
+
+/// Returns the bytes of the last-level cache; the most there are if it is not known.
+fn last_level_cache_bytes() -> usize {
+    let found = LastLevelCache::of_this_machine().bytes();
+    found.and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(usize::MAX)
 }
 
 /// The NUMA nodes of a job's memories, where they are known.
@@ -55,5 +108,32 @@ impl SourceKind {
             (Self::Persistent, MoveDurability::Visible) => MoveDirection::FromPersistent,
             (Self::Persistent, MoveDurability::Persistent) => MoveDirection::BetweenPersistent,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn border_bounds_what_passes_the_cache_and_none_means_never() {
+        let passed = |border: StreamingBorder, bytes| {
+            [CacheIntent::ReadSoon, CacheIntent::NotSoon].map(|intent| border.is_passed(bytes, intent))
+        };
+        let plain = StreamingBorder::default();
+        assert_eq!(passed(plain, STREAMING_BYTES_MIN - 1), [false, false]);
+        assert_eq!(passed(plain, STREAMING_BYTES_MIN), [false, true]);
+        let calibrated = StreamingBorder::from_bytes(16_384);
+        assert_eq!(passed(calibrated, 16_383), [false, false]);
+        assert_eq!(passed(calibrated, 16_384), [false, true]);
+        // What is read soon passes the cache by only if it does not fit.
+        let fits = last_level_cache_bytes().max(LONG_BYTES_MIN - 1);
+        assert!(!passed(calibrated, fits)[0]);
+        if let Some(longer) = fits.checked_add(1) {
+            assert_eq!(passed(calibrated, longer), [true, true]);
+        }
+        let never = StreamingBorder::from_bytes(u64::MAX);
+        assert_eq!(passed(never, usize::MAX - 1), [false, false]);
+        assert_eq!(StreamingBorder::from_bytes(0), plain);
     }
 }

@@ -4,12 +4,11 @@
 //! through the reference of its owner; shared memory is accessed only by the copies that tolerate a client.
 
 use super::job::{MemoryPlace, MemoryRange, MoveJob, MoveStep, StepResult};
-use super::job_properties::{CacheIntent, MoveDurability};
+use super::job_properties::{CacheIntent, MoveDurability, StreamingBorder};
 use super::memory::MoveMemory;
 use super::prefault::prefault_targets;
 use headwater_host::copy::persist::PersistentCopies;
-use headwater_host::copy::{STREAMING_BYTES_MIN, StreamingCopies, copy_crc32c, crc32c};
-use headwater_host::topology::LastLevelCache;
+use headwater_host::copy::{StreamingCopies, copy_crc32c, crc32c};
 use std::ops::Range;
 
 #[cfg(test)]
@@ -17,19 +16,13 @@ thread_local! {
     /// The ranges whose lines this thread has written back by themselves, not by a persistent copy.
     pub(super) static FLUSHED_RANGES: std::cell::RefCell<Vec<MemoryRange>> =
         const { std::cell::RefCell::new(Vec::new()) };
+    /// The ranges that this thread has written past the cache.
+    pub(super) static STREAMED_RANGES: std::cell::RefCell<Vec<MemoryRange>> =
+        const { std::cell::RefCell::new(Vec::new()) };
 }
 
 /// Bytes on the stack between two shared memories.
 const BOUNCE_BYTES: usize = 4_096;
-
-/// The length from which a range may be longer than the last-level cache: below it none is.
-const LONG_BYTES_MIN: usize = 1 << 20;
-
-/// Returns the bytes of the last-level cache; the most there are if it is not known.
-fn last_level_cache_bytes() -> usize {
-    let found = LastLevelCache::of_this_machine().bytes();
-    found.and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(usize::MAX)
-}
 
 /// Does the steps of a checked job that have no result yet.
 pub(super) fn run(job: &mut MoveJob) {
@@ -38,10 +31,10 @@ pub(super) fn run(job: &mut MoveJob) {
 
 /// Does the next steps of a checked job that have no result yet, at most `most` of them.
 pub(super) fn run_next(job: &mut MoveJob, most: usize) {
-    let MoveJob { memories, steps, results, durability, cache_intent, promise, .. } = job;
+    let MoveJob { memories, steps, results, durability, cache_intent, streaming_border, promise, .. } = job;
     let next = results.len()..results.len().saturating_add(most).min(steps.len());
     prefault_targets(memories, &steps[next.clone()]);
-    let mut run = StepRun::new(memories, *durability, *cache_intent);
+    let mut run = StepRun::new(memories, *durability, (*cache_intent, *streaming_border));
     run.is_flushed = steps[..results.len()].iter().any(|step| matches!(step, MoveStep::Flush { .. }));
     for step in &steps[next] {
         run.step(step, results);
@@ -57,8 +50,8 @@ pub(super) fn run_next(job: &mut MoveJob, most: usize) {
 /// Does one step over the memories of a job, which has no such step itself: a part of one that an engine left.
 #[cfg(not(loom))]
 pub(super) fn run_part(job: &mut MoveJob, part: &MoveStep) -> StepResult {
-    let MoveJob { memories, durability, cache_intent, .. } = job;
-    let mut run = StepRun::new(memories, *durability, *cache_intent);
+    let MoveJob { memories, durability, cache_intent, streaming_border, .. } = job;
+    let mut run = StepRun::new(memories, *durability, (*cache_intent, *streaming_border));
     let mut results = Vec::with_capacity(1);
     run.step(part, &mut results);
     run.streaming.fence();
@@ -70,13 +63,13 @@ pub(super) fn run_part(job: &mut MoveJob, part: &MoveStep) -> StepResult {
 #[cfg(not(loom))]
 pub(super) fn flush_done(job: &mut MoveJob) {
     let needs_flush = job.needs_flush();
-    let MoveJob { memories, steps, results, durability, cache_intent, promise, .. } = job;
+    let MoveJob { memories, steps, results, durability, cache_intent, streaming_border, promise, .. } = job;
     let done = &steps[..results.len()];
     let is_persistent = *durability == MoveDurability::Persistent;
     if !is_persistent && !done.iter().any(|step| matches!(step, MoveStep::Flush { .. })) {
         return;
     }
-    let mut run = StepRun::new(memories, *durability, *cache_intent);
+    let mut run = StepRun::new(memories, *durability, (*cache_intent, *streaming_border));
     if needs_flush {
         done.iter().for_each(|step| step.for_each_write(|range| run.flush(range)));
     }
@@ -92,17 +85,23 @@ struct StepRun<'a> {
     memories: &'a mut [MoveMemory],
     durability: MoveDurability,
     cache_intent: CacheIntent,
+    streaming_border: StreamingBorder,
     streaming: StreamingCopies,
     persistent: PersistentCopies,
     is_flushed: bool,
 }
 
 impl<'a> StepRun<'a> {
-    fn new(memories: &'a mut [MoveMemory], durability: MoveDurability, cache_intent: CacheIntent) -> Self {
+    fn new(
+        memories: &'a mut [MoveMemory],
+        durability: MoveDurability,
+        (cache_intent, streaming_border): (CacheIntent, StreamingBorder),
+    ) -> Self {
         Self {
             memories,
             durability,
             cache_intent,
+            streaming_border,
             streaming: StreamingCopies::default(),
             persistent: PersistentCopies::default(),
             is_flushed: false,
@@ -134,19 +133,19 @@ impl<'a> StepRun<'a> {
         results.push(StepResult::Done);
     }
 
-    /// Returns true if a range is written past the cache: it is not read soon, or it is longer than the cache, so that its front
-    /// would have left before its end is there. The lines of a vector that grows are in the cache.
+    /// Returns true if a range is written past the cache. The lines of a vector that grows are in the cache.
     #[inline]
     fn passes_cache(&self, to: MemoryRange) -> bool {
-        let is_long = match self.cache_intent {
-            CacheIntent::NotSoon => to.bytes >= STREAMING_BYTES_MIN,
-            CacheIntent::ReadSoon => to.bytes >= LONG_BYTES_MIN && to.bytes > last_level_cache_bytes(),
-        };
         let grows = || match &self.memories[to.start.memory] {
             MoveMemory::Vec(bytes) => bytes.len() < to.start.offset + to.bytes,
             _ => false,
         };
-        is_long && !grows()
+        let passes = self.streaming_border.is_passed(to.bytes, self.cache_intent) && !grows();
+        #[cfg(test)]
+        if passes {
+            STREAMED_RANGES.with_borrow_mut(|ranges| ranges.push(to));
+        }
+        passes
     }
 
     fn copy(&mut self, from: MemoryRange, to: MemoryPlace) {

@@ -72,6 +72,7 @@ impl MoveJob {
         let mut tail = Self {
             durability: self.durability,
             cache_intent: self.cache_intent,
+            streaming_border: self.streaming_border,
             source_kind: self.source_kind,
             nodes: self.nodes,
             deadline: self.deadline,

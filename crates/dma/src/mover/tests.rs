@@ -7,6 +7,7 @@ mod drain;
 mod flush;
 mod merge;
 mod prefault;
+mod streaming;
 
 use super::memory::LOOKS_FOR_ONE_MAPPING;
 use super::policy::{CacheWrites, ChannelTraits, OperationSet};

@@ -8,7 +8,7 @@ use crate::config::{ByteSize, FRAME_BYTES, NodeConfig, PasswordFile, default_cap
 use crate::daemon::data_dir::DataDir;
 use crate::daemon::node_gpus::NodeGpus;
 use crate::daemon::node_mover::open_mover;
-use crate::daemon::serve::{OpenedNode, RecoveryProgress, calibrated_spin};
+use crate::daemon::serve::{OpenedNode, RecoveryProgress, calibrate};
 use headwater_dma::frame::FramePool;
 use headwater_dma::pool::Pool;
 use headwater_dma::pool::calibration::check_tiers_variable;
@@ -246,9 +246,10 @@ pub fn open_node(
         nvme_tcp = Some(front_end.local_addr());
         front_ends.push(Box::new(front_end));
     }
-    let spin = calibrated_spin(clock);
+    let calibration = calibrate(clock);
+    let spin = calibration.spin_before_sleep;
     let gpus = NodeGpus::open(config.mover_gpu)?;
-    let mover = open_mover(config, gpus.as_ref(), clock, spin)?;
+    let mover = open_mover(config, gpus.as_ref(), clock, &calibration)?;
     let pool = open_pool_for(config, gpus.as_ref())?;
     let ticker = pool.ticker().map_err(|error| format!("cannot start the pool's timer thread: {error}"))?;
     let mut device = open_device(directory, config, &pool, clock, progress)?;

@@ -1,13 +1,17 @@
 //! The mover of a node, and its channels.
 //!
-//! Input: the configuration. Output: a mover with a channel for each thread, each work queue of a DSA device and each GPU.
+//! Input: the configuration, and the thresholds of this machine. Output: a mover with a channel for each thread, each work queue
+//! of a DSA device and each GPU.
 //! Invariant: a node that was told to use work queues starts only if it has one.
 
 use crate::config::NodeConfig;
 use crate::daemon::node_gpus::NodeGpus;
 use headwater_dma::mover::policy::{CHANNELS_MAX, MoveDirection, PolicyConfig};
-use headwater_dma::mover::{DsaChannel, DsaConfig, LARGE_JOB_BYTES, MoveChannel, Mover, SoftwareChannel};
-use headwater_host::clock::{Clock, Nanos};
+use headwater_dma::mover::{
+    DsaChannel, DsaConfig, LARGE_JOB_BYTES, MoveChannel, Mover, SoftwareChannel, StreamingBorder,
+};
+use headwater_host::calibration::Calibration;
+use headwater_host::clock::Clock;
 use headwater_host::dsa::{DsaInstructions, DsaRoots, NOT_RUN_ON_SILICON, discover};
 use std::path::Path;
 
@@ -29,8 +33,9 @@ pub(super) fn open_mover(
     config: &NodeConfig,
     gpus: Option<&NodeGpus>,
     clock: Clock,
-    spin: Nanos,
+    calibration: &Calibration,
 ) -> Result<Mover, String> {
+    let spin = calibration.spin_before_sleep;
     let start =
         |_| SoftwareChannel::start(clock, spin).map(|channel| Box::new(channel) as Box<dyn MoveChannel>);
     let channels = (0..config.mover_threads).map(start).collect::<Result<Vec<_>, _>>();
@@ -42,7 +47,8 @@ pub(super) fn open_mover(
         gpus.open_channels(&mut channels)?;
     }
     let policy = policy_config(config.mover_threads, config.mover_dsa, gpus.is_some());
-    Ok(Mover::with_channels(channels, policy, clock))
+    let border = StreamingBorder::from_bytes(calibration.streaming_copy_from_bytes);
+    Ok(Mover::with_channels(channels, policy, clock).with_streaming_border(border))
 }
 
 /// Returns the settings of the policy for so many threads, and for work queues and GPUs if there are some.
@@ -96,4 +102,28 @@ pub(crate) fn open_work_queues(channels: &mut Vec<Box<dyn MoveChannel>>) -> Resu
         return Err(format!("mover-dsa: no work queue can be used: {}", reasons.join("; ")));
     }
     Ok(opened)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::ConfigOverrides;
+    use headwater_host::calibration::{CalibrationOrigin, SpinOverride};
+    use headwater_host::clock::Nanos;
+
+    #[test]
+    fn mover_of_a_node_has_the_calibrated_border() {
+        let config = NodeConfig::assemble(None, ConfigOverrides::default()).unwrap();
+        for bytes in [12_345, u64::MAX] {
+            let calibration = Calibration {
+                spin_before_sleep: Nanos::ZERO,
+                wake_round_trip: Nanos(1),
+                streaming_copy_from_bytes: bytes,
+                origin: CalibrationOrigin::Cached,
+                spin_override: SpinOverride::Unset,
+            };
+            let mover = open_mover(&config, None, Clock::start(), &calibration).unwrap();
+            assert_eq!(mover.streaming_border(), StreamingBorder::from_bytes(bytes));
+        }
+    }
 }

@@ -213,16 +213,20 @@ fn end_of_service(
     }
 }
 
-/// Returns the time that the core polls without progress before it sleeps: calibrated on this machine, or from
+/// Returns the thresholds of this machine. The time that the core polls without progress before it sleeps may be from
 /// `HEADWATER_SPIN_US`.
 #[must_use]
-pub fn calibrated_spin(clock: Clock) -> Nanos {
+pub fn calibrate(clock: Clock) -> Calibration {
     let calibration = Calibration::load_or_measure(&clock);
     if let SpinOverride::Ignored(text) = &calibration.spin_override {
         tracing::warn!(value = %text, "{SPIN_VARIABLE} is not a whole number of microseconds and is ignored");
     }
-    tracing::info!(spin_ns = calibration.spin_before_sleep.0, "calibrated");
-    calibration.spin_before_sleep
+    tracing::info!(
+        spin_ns = calibration.spin_before_sleep.0,
+        streaming_copy_from_bytes = calibration.streaming_copy_from_bytes,
+        "calibrated"
+    );
+    calibration
 }
 
 /// Returns the durability of the first namespace, and of every other one that differs from it.

@@ -6,7 +6,7 @@
 
 use crate::config::{ByteSize, NodeConfig, OwnedDevice};
 use crate::daemon::data_dir::DataDir;
-use crate::daemon::serve::{OpenedNode, calibrated_spin};
+use crate::daemon::serve::{OpenedNode, calibrate};
 use headwater_dma::pool::{Pool, PoolConfig, VfioPinner};
 use headwater_frontend::attach::AttachFrontEnd;
 use headwater_frontend::attach::grant_file::GRANTS_FILE;
@@ -82,7 +82,7 @@ pub fn open_node(
     let executor = MediatedExecutor::new(Box::new(container), lent).map_err(|error| error.to_string())?;
     let front_end = AttachFrontEnd::bind(path, policy, executor).map_err(|error| error.to_string())?;
     let front_ends: Vec<Box<dyn FrontEnd<VfioDevice>>> = vec![Box::new(front_end)];
-    let spin = calibrated_spin(clock);
+    let spin = calibrate(clock).spin_before_sleep;
     Ok(OpenedNode { device: owned, front_ends, resp: None, nvme_tcp: None, capacity, spin, pool, ticker })
 }
 

@@ -8,7 +8,10 @@ use super::mover_choices::{MoverChoices, channel_time, whole_job};
 use super::{DoctorFinding, FindingVerdict};
 use crate::config::ByteSize;
 use crate::daemon::node_mover::dsa_roots;
-use headwater_dma::mover::{DsaChannel, DsaConfig, GpuChannel, GpuConfig, LARGE_JOB_BYTES, SoftwareChannel};
+use headwater_dma::mover::{
+    DsaChannel, DsaConfig, GpuChannel, GpuConfig, LARGE_JOB_BYTES, SoftwareChannel, StreamingBorder,
+};
+use headwater_host::calibration::Calibration;
 use headwater_host::clock::{Clock, Nanos};
 use headwater_host::copy::persist::{
     PersistentCopies, STREAMING_PERSIST_BYTES_MIN, WriteBackInstruction, write_back_instruction,
@@ -54,6 +57,8 @@ pub struct MoverReport {
     pub rows: Vec<CopyRow>,
     /// The length in bytes from which the mover of a node decides which engine moves a job.
     pub threshold_bytes: u64,
+    /// The length in bytes from which a copy that is not read soon passes the cache by, by calibration; `u64::MAX` if none does.
+    pub streaming_bytes: u64,
     /// The length in bytes from which a persistent copy passes the cache by.
     pub persistent_streaming_bytes: u64,
     /// The choices of a mover; `None` without a channel.
@@ -100,10 +105,17 @@ impl MoverReport {
             choices,
             rows: rows.to_vec(),
             threshold_bytes: LARGE_JOB_BYTES as u64,
+            streaming_bytes: calibrated_border(clock),
             persistent_streaming_bytes: STREAMING_PERSIST_BYTES_MIN as u64,
             findings,
         }
     }
+}
+
+/// Returns the border of this machine as the mover of a node has it.
+fn calibrated_border(clock: Clock) -> u64 {
+    let calibrated = Calibration::load_or_measure(&clock).streaming_copy_from_bytes;
+    u64::try_from(StreamingBorder::from_bytes(calibrated).bytes()).unwrap_or(u64::MAX)
 }
 
 fn kernels() -> DoctorFinding {
@@ -258,9 +270,13 @@ impl fmt::Display for MoverReport {
             }
             writeln!(f)?;
         }
+        let streaming = match self.streaming_bytes {
+            u64::MAX => "never".to_owned(),
+            bytes => format!("from {} on", ByteSize(bytes)),
+        };
         writeln!(
             f,
-            "\n  decisions from {} on; a persistent copy passes the cache by from {} on",
+            "\n  decisions from {} on; what is not read soon passes the cache by {streaming}, a persistent copy from {} on",
             ByteSize(self.threshold_bytes),
             ByteSize(self.persistent_streaming_bytes)
         )?;
@@ -354,6 +370,9 @@ mod tests {
         let json = serde_json::to_value(&report).unwrap();
         assert_eq!(json["rows"].as_array().map(Vec::len), Some(SIZES.len()));
         assert_eq!(json["threshold_bytes"], 16_384);
+        let border = json["streaming_bytes"].as_u64().unwrap();
+        let says = if border == u64::MAX { "cache by never" } else { "cache by from" };
+        assert!(border >= 1_024 && text.contains(says), "{text}");
         assert!(json["choices"].is_null() && text.contains("no channel: the CPU does every job"), "{text}");
         assert_eq!(rate(4_096, 1_000), "4.09");
     }
