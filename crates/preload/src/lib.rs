@@ -4,7 +4,7 @@
 //! Input: calls of `memcpy`, `memmove`, `memset`, `memcmp` and their relatives, of `pread` and `pwrite`, and of the functions that
 //! close descriptors, by a program that
 //! knows nothing of this library (`headwater run --mover -- PROGRAM`). Output: the same effects, long ones by kernels of this
-//! library. Invariants: no function allocates, takes a lock, or uses thread-local storage, so that each may be called from a
+//! library, into pages that were made present before. Invariants: no function allocates, takes a lock, or uses thread-local storage, so that each may be called from a
 //! signal handler, from an allocator, after a fork, and before this library is initialised; what is not plainly safe is done
 //! by the C library or by the kernel.
 //!
@@ -24,8 +24,10 @@ mod mover {
     mod fault_fixup;
     mod kernels;
     mod large_moves;
+    mod last_level_cache;
     mod mapped_files;
     mod next_functions;
+    mod prefault;
     mod settings;
     // Nothing starts the library in its unit tests, which export nothing either.
     #[cfg_attr(test, expect(dead_code, reason = "only the library starts itself"))]

@@ -15,7 +15,7 @@ const END: &str = "<!-- end of coverage -->\n";
 const COVERED: [(&str, &str, &str); 19] = [
     (
         "memcpy",
-        "up to 128 bytes; from `STREAM_BYTES` on, past the cache",
+        "up to 128 bytes; from `PREFAULT_BYTES` on, absent pages first; from `STREAM_BYTES` on, past the cache",
         "lengths between; ranges that overlap",
     ),
     ("memmove", "as `memcpy`", "as `memcpy`"),

@@ -117,6 +117,40 @@ fn long_memory_functions_match_a_byte_loop() {
 }
 
 #[test]
+fn absent_targets_get_their_pages_and_nothing_else_does() {
+    for stream in ["1048576", "off"] {
+        let program = CProgram::compile("prefault", &[])
+            .with("HEADWATER_PRELOAD_PREFAULT_BYTES", "1048576")
+            .with("HEADWATER_PRELOAD_STREAM_BYTES", stream);
+        let counters = program.run(&[], "absent pages became present");
+        // Windows of 1 MiB: of the copy, whose first and last page are not whole, of the fill, and of the copy that ends at its
+        // source.
+        let pages = 1_023 + 1_024 + 1_024;
+        assert_eq!(
+            (counters["prefaults"], counters["prefaulted_bytes"]),
+            (12, pages * 4_096),
+            "{counters:?}"
+        );
+        assert_eq!(counters["prefaults_refused"], 1, "read-only memory: {counters:?}");
+        std::fs::remove_file(program.path("report")).unwrap();
+        let off = program.with("HEADWATER_PRELOAD_PREFAULT_BYTES", "off");
+        let counters = off.run(&[], "absent pages became present");
+        assert_eq!((counters["prefaults"], counters["prefaults_refused"]), (0, 0), "{counters:?}");
+    }
+}
+
+#[test]
+fn mapped_files_get_their_pages_once_for_reads_and_once_for_writes() {
+    let program = CProgram::compile("prefault", &[])
+        .with("HEADWATER_PRELOAD_PREFAULT_BYTES", "1048576")
+        .with("HEADWATER_PRELOAD_FILES", "any");
+    let counters = program.run(&["file"], "absent pages became present");
+    assert_eq!((counters["mapped_reads"], counters["mapped_writes"]), (2, 1), "{counters:?}");
+    // 12 of memory, 8 of the buffer of the first read, and 4 units of the file for each access.
+    assert_eq!((counters["prefaults"], counters["prefaults_refused"]), (12 + 8 + 2 * 4, 1), "{counters:?}");
+}
+
+#[test]
 fn checked_copy_beyond_its_target_ends_the_program() {
     let program = CProgram::compile("memory", &[]);
     assert!(program.output(&["10"]).status.success());

@@ -35,6 +35,12 @@ counters! {
     fills,
     /// Their bytes.
     filled_bytes,
+    /// Calls that made absent pages present before a copy or a fill.
+    prefaults,
+    /// Their bytes.
+    prefaulted_bytes,
+    /// Such calls that the kernel refused: the copy took the faults.
+    prefaults_refused,
     /// Long comparisons.
     compares,
     /// Their bytes.

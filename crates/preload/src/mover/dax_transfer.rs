@@ -17,8 +17,10 @@
 use super::counters::{COUNTERS, count};
 use super::fault_fixup::{PageGone, is_guarded, load, store};
 use super::mapped_files::{
-    AccessWanted, FileIdentity, FreshMapping, MappingUse, find, forget, forget_all, is_empty, keep, unmap,
+    AccessWanted, FileIdentity, FreshMapping, MappingUse, UNIT_BYTES, find, forget, forget_all, is_empty,
+    keep, unmap,
 };
+use super::prefault::{PageAccess, prefault_target};
 use rustix::fs::{
     AtFlags, OFlags, SealFlags, Statx, StatxAttributes, StatxFlags, fcntl_get_seals, fcntl_getfl, fstatfs,
     statx,
@@ -35,8 +37,6 @@ pub(super) static MAPS_ANY_FILE: AtomicBool = AtomicBool::new(false);
 
 /// The longest transfer of one call of the kernel.
 const KERNEL_BYTES_MAX: usize = 0x7FFF_F000;
-/// A mapping has whole units, so that the kernel can use huge pages.
-const MAPPING_UNIT: usize = 2 << 20;
 /// The most bytes that are mapped behind the end of a file, for its growth.
 const GROWTH_MAX: usize = 1 << 30;
 /// The bits of a file's mode that a write may clear, or that let it run: the kernel writes such files.
@@ -98,10 +98,17 @@ unsafe fn transfer_mapped(range: ProgramRange, direction: TransferDirection) -> 
     }
     let place = std::ptr::without_provenance_mut::<u8>(mapping.start() + start);
     let copied = match direction {
-        // SAFETY: the buffer is the caller's; the mapping is in use, and the range lies in it.
-        TransferDirection::Read => unsafe { load(range.buffer, place, bytes) },
-        // SAFETY: as above.
-        TransferDirection::Write => unsafe { store(place, range.buffer, bytes) },
+        TransferDirection::Read => {
+            mapping.prefault(start, bytes, PageAccess::Read);
+            prefault_target(range.buffer.addr(), bytes);
+            // SAFETY: the buffer is the caller's; the mapping is in use, and the range lies in it.
+            unsafe { load(range.buffer, place, bytes) }
+        }
+        TransferDirection::Write => {
+            mapping.prefault(start, bytes, PageAccess::Write);
+            // SAFETY: as above.
+            unsafe { store(place, range.buffer, bytes) }
+        }
     };
     copied.map_err(|PageGone| LeftToKernel)?;
     if direction == TransferDirection::Write {
@@ -196,7 +203,7 @@ fn mapping_of(
         used.lower_file_bytes(size);
         return Ok(used);
     }
-    let whole = size.checked_next_multiple_of(MAPPING_UNIT);
+    let whole = size.checked_next_multiple_of(UNIT_BYTES);
     let Some(bytes) = whole.and_then(|whole| whole.checked_add(whole.min(GROWTH_MAX))) else {
         return left(&COUNTERS.kernel_range);
     };

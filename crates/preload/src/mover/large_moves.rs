@@ -1,4 +1,4 @@
-//! Long copies, fills and comparisons: the kernels that pass the cache by, and their counters.
+//! Long copies, fills and comparisons: prefaults, the kernels that pass the cache by, and their counters.
 //!
 //! Input: what the memory functions were called with, from the threshold on. Output: the same. Invariant: nothing here calls a
 //! memory function, by name or through the compiler.
@@ -6,7 +6,12 @@
 use super::counters::{COUNTERS, count};
 use super::kernels::{compare_plain, equal_blocks, fill_plain, fill_streaming, move_plain, move_streaming};
 use super::next_functions::{NEXT_MEMMOVE, NEXT_MEMSET, next_fill, next_move};
+use super::prefault::prefault_target;
 use std::ffi::c_int;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// The length from which bytes pass the cache by. Until the settings are read, no length has so many.
+pub(super) static STREAM_BYTES: AtomicUsize = AtomicUsize::new(usize::MAX);
 
 /// Bytes of a block of a comparison.
 const BLOCK_BYTES: usize = 64;
@@ -19,8 +24,13 @@ const STREAM_MIN: usize = 64;
 /// As for `memmove`.
 pub(super) unsafe extern "C" fn move_large(to: *mut u8, from: *const u8, bytes: usize) -> *mut u8 {
     let begins_inside = to.addr().wrapping_sub(from.addr()) < bytes;
-    if begins_inside || bytes < STREAM_MIN {
+    let is_streamed = bytes >= STREAM_BYTES.load(Ordering::Relaxed);
+    if !begins_inside {
+        prefault_target(to.addr(), bytes);
+    } else if is_streamed {
         count(&COUNTERS.moves_overlapping, 1);
+    }
+    if begins_inside || !is_streamed || bytes < STREAM_MIN {
         return match next_move(&NEXT_MEMMOVE) {
             // SAFETY: the caller promises what the function of the same meaning needs.
             Some(next) => unsafe { next(to, from, bytes) },
@@ -40,7 +50,8 @@ pub(super) unsafe extern "C" fn move_large(to: *mut u8, from: *const u8, bytes: 
 /// # Safety
 /// As for `memset`.
 pub(super) unsafe extern "C" fn fill_large(to: *mut u8, value: c_int, bytes: usize) -> *mut u8 {
-    if bytes < STREAM_MIN {
+    prefault_target(to.addr(), bytes);
+    if bytes < STREAM_BYTES.load(Ordering::Relaxed).max(STREAM_MIN) {
         return match next_fill(&NEXT_MEMSET) {
             // SAFETY: the caller promises what the function of the same meaning needs.
             Some(next) => unsafe { next(to, value, bytes) },

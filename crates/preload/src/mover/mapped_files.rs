@@ -11,11 +11,17 @@
 //! A mapping keeps its file's inode, so that no new file gets the same identity while the old one is found here.
 
 use super::counters::{COUNTERS, count};
+use super::prefault::{PREFAULT_BYTES, PageAccess, populate};
 use rustix::mm::munmap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// The most mappings at a time.
 pub(super) const MAPPED_FILES_MAX: usize = 64;
+
+/// A mapping has whole units, so that the kernel can use huge pages. The pages of one are made present together.
+pub(super) const UNIT_BYTES: usize = 2 << 20;
+/// The words of bits of a file: for 4 GiB of it. What lies behind takes the faults of its pages.
+const UNIT_WORDS: usize = 32;
 
 const EMPTY: u64 = 0;
 const BUSY: u64 = 1 << 32;
@@ -43,6 +49,10 @@ struct MappedFile {
     is_writable: AtomicBool,
     /// The length of the file that is known to be committed, or was when it was mapped.
     file_bytes: AtomicUsize,
+    /// A bit for each of the first units, set once its pages were made present for reads.
+    read_units: [AtomicU64; UNIT_WORDS],
+    /// The same for writes.
+    written_units: [AtomicU64; UNIT_WORDS],
 }
 
 static FILES: [MappedFile; MAPPED_FILES_MAX] = [const {
@@ -54,6 +64,8 @@ static FILES: [MappedFile; MAPPED_FILES_MAX] = [const {
         bytes: AtomicUsize::new(0),
         is_writable: AtomicBool::new(false),
         file_bytes: AtomicUsize::new(0),
+        read_units: [const { AtomicU64::new(0) }; UNIT_WORDS],
+        written_units: [const { AtomicU64::new(0) }; UNIT_WORDS],
     }
 }; MAPPED_FILES_MAX];
 
@@ -100,6 +112,31 @@ impl MappingUse {
     /// Notes the present length: one that grows again may need another commit.
     pub(super) fn lower_file_bytes(&self, size: usize) {
         self.file.file_bytes.fetch_min(size, Ordering::Relaxed);
+    }
+
+    /// Makes the pages of a range present that lie in whole units of it, each unit once for each access. What the kernel refuses
+    /// takes the faults of its pages.
+    pub(super) fn prefault(&self, start: usize, bytes: usize, access: PageAccess) {
+        if bytes < PREFAULT_BYTES.load(Ordering::Relaxed).max(UNIT_BYTES) {
+            return;
+        }
+        for unit in start.div_ceil(UNIT_BYTES)..(start + bytes) / UNIT_BYTES {
+            let is_refused = self.is_first_use(unit, access)
+                && !populate(self.start() + unit * UNIT_BYTES, UNIT_BYTES, access);
+            if is_refused {
+                return;
+            }
+        }
+    }
+
+    /// Returns true once for each unit and access; false for a unit that has no bit.
+    fn is_first_use(&self, unit: usize, access: PageAccess) -> bool {
+        let units = match access {
+            PageAccess::Read => &self.file.read_units,
+            PageAccess::Write => &self.file.written_units,
+        };
+        let bit = 1_u64 << (unit % 64);
+        units.get(unit / 64).is_some_and(|word| word.fetch_or(bit, Ordering::Relaxed) & bit == 0)
     }
 
     /// Notes that the file's length is committed as far as this.
@@ -174,6 +211,7 @@ impl MappedFile {
         self.bytes.store(mapping.bytes, Ordering::Relaxed);
         self.is_writable.store(mapping.is_writable, Ordering::Relaxed);
         self.file_bytes.store(mapping.file_bytes, Ordering::Relaxed);
+        self.read_units.iter().chain(&self.written_units).for_each(|word| word.store(0, Ordering::Relaxed));
         self.gate.store(LIVE | 1, Ordering::Release);
         Some(MappingUse { file: self })
     }
@@ -290,8 +328,18 @@ mod tests {
         first.lower_file_bytes(4_500);
         first.raise_file_bytes(4_400);
         assert_eq!(first.file_bytes(), 4_500);
+        // A unit is made present once for reads and once for writes.
+        assert!(first.is_first_use(70, PageAccess::Read) && !first.is_first_use(70, PageAccess::Read));
+        assert!(first.is_first_use(70, PageAccess::Write) && first.is_first_use(6, PageAccess::Read));
+        assert!(!first.is_first_use(64 * UNIT_WORDS, PageAccess::Read));
         drop(first);
         assert!(removed() == 1 && is_empty());
+        let again = keep(identity(1), mapping()).unwrap();
+        assert!(again.is_first_use(70, PageAccess::Read), "another mapping has other pages");
+        forget(identity(1));
+        drop(again);
+        assert!(removed() == 2 && is_empty());
+        COUNTERS.maps_removed.store(1, Ordering::Relaxed);
         drop(keep(identity(1), mapping()).unwrap());
         assert!(find(identity(1), 1, AccessWanted::WriteOfAnother).is_none() && removed() == 1);
         assert!(find(identity(1), 1, AccessWanted::Write).is_none() && removed() == 2);

@@ -1,8 +1,8 @@
 //! The memory functions, under their names of the C library.
 //!
 //! Input: what a program passes. Output: what the C library would do. Up to 128 bytes a kernel that stands here, as short as
-//! that of the C library; above that the C library's function, and from a threshold on the kernels of this library
-//! that pass the cache by. Invariant: the entry points are written in instructions, because they run before this library is
+//! that of the C library; above that the C library's function, from a threshold on behind a prefault of absent pages, and from
+//! another one on the kernels of this library that pass the cache by. Invariant: the entry points are written in instructions, because they run before this library is
 //! relocated: they use no table of addresses and no other function of the C library, and only `mempcpy` uses the stack.
 //!
 //! `memcpy` is `memmove`: programs that were linked against a C library before 2.14 rely on that.
@@ -13,8 +13,9 @@ use std::arch::naked_asm;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::AtomicUsize;
 
-/// The length from which bytes pass the cache by. Until the settings are read, no length has so many.
-pub(super) static STREAM_BYTES: AtomicUsize = AtomicUsize::new(usize::MAX);
+/// The length from which copies and fills are more than a call of the C library's function: they pass the cache by, or their
+/// targets are prefaulted. Until the settings are read, no length has so many.
+pub(super) static LARGE_BYTES: AtomicUsize = AtomicUsize::new(usize::MAX);
 /// The length from which [`memcmp`] is done here.
 pub(super) static COMPARE_BYTES: AtomicUsize = AtomicUsize::new(usize::MAX);
 
@@ -96,13 +97,13 @@ macro_rules! move_body {
             "movups [rdi + rdx - 16], xmm7",
             "ret",
             "50:",
-            "cmp rdx, qword ptr [rip + {stream_bytes}]",
+            "cmp rdx, qword ptr [rip + {large_bytes}]",
             "jae {large}",
             "mov r11, qword ptr [rip + {next}]",
             "test r11, r11",
             "jz {plain}",
             "jmp r11",
-            stream_bytes = sym STREAM_BYTES,
+            large_bytes = sym LARGE_BYTES,
             large = sym move_large,
             next = sym NEXT_MEMMOVE,
             plain = sym super::kernels::move_plain,
@@ -243,13 +244,13 @@ macro_rules! fill_body {
             "movups [rdi + rdx - 16], xmm0",
             "ret",
             "50:",
-            "cmp rdx, qword ptr [rip + {stream_bytes}]",
+            "cmp rdx, qword ptr [rip + {large_bytes}]",
             "jae {large}",
             "mov r11, qword ptr [rip + {next}]",
             "test r11, r11",
             "jz {plain}",
             "jmp r11",
-            stream_bytes = sym STREAM_BYTES,
+            large_bytes = sym LARGE_BYTES,
             large = sym fill_large,
             next = sym NEXT_MEMSET,
             plain = sym super::kernels::fill_plain,

@@ -3,10 +3,13 @@
 //! Input: the environment as a program starts with it. Output: [`PreloadSettings`]. Invariant: nothing is allocated; a value that
 //! cannot be read counts as absent.
 
+use super::last_level_cache::last_level_cache_bytes;
 use std::ffi::{CStr, c_char};
 
 /// The length from which copies and fills pass the cache by: `HEADWATER_PRELOAD_STREAM_BYTES`.
 const STREAM_VARIABLE: &[u8] = b"HEADWATER_PRELOAD_STREAM_BYTES=";
+/// The length from which absent pages of a target are made present: `HEADWATER_PRELOAD_PREFAULT_BYTES`.
+const PREFAULT_VARIABLE: &[u8] = b"HEADWATER_PRELOAD_PREFAULT_BYTES=";
 /// The length from which comparisons are done here: `HEADWATER_PRELOAD_COMPARE_BYTES`.
 const COMPARE_VARIABLE: &[u8] = b"HEADWATER_PRELOAD_COMPARE_BYTES=";
 /// The length from which reads and writes go through a mapping: `HEADWATER_PRELOAD_FILE_BYTES`.
@@ -16,8 +19,13 @@ const FILES_VARIABLE: &[u8] = b"HEADWATER_PRELOAD_FILES=";
 /// The file that gets the counters at the end of the program: `HEADWATER_PRELOAD_REPORT`.
 const REPORT_VARIABLE: &[u8] = b"HEADWATER_PRELOAD_REPORT=";
 
-/// The length from which copies pass the cache by, without a setting: a shorter copy is mostly read at once, and then slower.
+/// The length from which copies pass the cache by, without a setting, on a processor that does not say the size of its last
+/// cache. A copy that fits it is mostly read at once, and then slower.
 const STREAM_BYTES: usize = 32 << 20;
+/// The least length from which copies pass the cache by without a setting: a virtual machine may hide the last cache.
+const STREAM_BYTES_MIN: usize = 1 << 20;
+/// The length from which absent pages are made present, without a setting, in a program that may make every system call.
+pub(super) const PREFAULT_BYTES: usize = 1 << 20;
 /// The length from which a transfer through a mapping is tried, without a setting: its checks take five calls of the kernel.
 const FILE_BYTES: usize = 64 << 10;
 /// The least length of each setting: shorter ranges are not worth a look.
@@ -40,6 +48,8 @@ pub(super) enum MappedKinds {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PreloadSettings {
     pub(super) stream_bytes: usize,
+    /// `None` without a setting.
+    pub(super) prefault_bytes: Option<usize>,
     pub(super) compare_bytes: usize,
     pub(super) file_bytes: usize,
     pub(super) files: MappedKinds,
@@ -49,7 +59,8 @@ pub(super) struct PreloadSettings {
 impl Default for PreloadSettings {
     fn default() -> Self {
         Self {
-            stream_bytes: STREAM_BYTES,
+            stream_bytes: stream_bytes_of(last_level_cache_bytes()),
+            prefault_bytes: None,
             compare_bytes: usize::MAX,
             file_bytes: FILE_BYTES,
             files: MappedKinds::Automatic,
@@ -92,6 +103,9 @@ impl PreloadSettings {
                 *length = length_of(value).unwrap_or(*length);
             }
         }
+        if let Some(value) = bytes.strip_prefix(PREFAULT_VARIABLE) {
+            self.prefault_bytes = length_of(value).or(self.prefault_bytes);
+        }
         match bytes.strip_prefix(FILES_VARIABLE) {
             Some(b"dax") => self.files = MappedKinds::Dax,
             Some(b"any") => self.files = MappedKinds::Any,
@@ -105,6 +119,11 @@ impl PreloadSettings {
     }
 }
 
+/// Returns the length from which copies pass a last-level cache by.
+fn stream_bytes_of(cache_bytes: Option<usize>) -> usize {
+    cache_bytes.map_or(STREAM_BYTES, |bytes| bytes.max(STREAM_BYTES_MIN))
+}
+
 /// Returns a length in bytes; `off` is one that nothing has.
 fn length_of(value: &[u8]) -> Option<usize> {
     if value == b"off" {
@@ -116,6 +135,11 @@ fn length_of(value: &[u8]) -> Option<usize> {
         length = length.checked_mul(10)?.checked_add(usize::from(digit))?;
     }
     (!value.is_empty()).then_some(length.max(BYTES_MIN))
+}
+
+/// Returns true if the state of a process, as `/proc/self/status` has it, says that no filter refuses system calls (seccomp).
+pub(super) fn says_unfiltered(status: &[u8]) -> bool {
+    status.split(|byte| *byte == b'\n').any(|line| line == b"Seccomp:\t0")
 }
 
 /// Returns true if a table of mounts, as `/proc/self/mountinfo` has it, names a file system with DAX: by an option, or because
@@ -136,6 +160,8 @@ mod tests {
         let entries = [
             c"HEADWATER_PRELOAD_STREAM_BYTES=1000000".as_ptr(),
             c"HEADWATER_PRELOAD_STREAM_BYTES=12x".as_ptr(),
+            c"HEADWATER_PRELOAD_PREFAULT_BYTES=65536".as_ptr(),
+            c"HEADWATER_PRELOAD_PREFAULT_BYTES=-1".as_ptr(),
             c"HEADWATER_PRELOAD_COMPARE_BYTES=1".as_ptr(),
             c"HEADWATER_PRELOAD_FILE_BYTES=off".as_ptr(),
             c"HEADWATER_PRELOAD_FILES=any".as_ptr(),
@@ -149,6 +175,7 @@ mod tests {
         let settings = unsafe { PreloadSettings::read(entries.as_ptr()) };
         let expected = PreloadSettings {
             stream_bytes: 1_000_000,
+            prefault_bytes: Some(65_536),
             compare_bytes: BYTES_MIN,
             file_bytes: usize::MAX,
             files: MappedKinds::Any,
@@ -157,6 +184,21 @@ mod tests {
         assert_eq!(settings, expected);
         // SAFETY: a null pointer is an absent environment.
         assert_eq!(unsafe { PreloadSettings::read(std::ptr::null()) }, PreloadSettings::default());
+    }
+
+    #[test]
+    fn copies_pass_the_last_cache_by_from_its_size_on() {
+        assert_eq!(stream_bytes_of(Some(48 << 20)), 48 << 20);
+        assert_eq!(stream_bytes_of(Some(512 << 10)), STREAM_BYTES_MIN);
+        assert_eq!(stream_bytes_of(None), STREAM_BYTES);
+    }
+
+    #[test]
+    fn filters_of_system_calls_are_recognised() {
+        assert!(says_unfiltered(b"Name:\tcat\nNoNewPrivs:\t0\nSeccomp:\t0\nSeccomp_filters:\t0\n"));
+        for text in ["Seccomp:\t2\n", "Seccomp:\t1\n", "Seccomp_filters:\t0\n", "Name:\tSeccomp:\t0\n", ""] {
+            assert!(!says_unfiltered(text.as_bytes()), "{text}");
+        }
     }
 
     #[test]

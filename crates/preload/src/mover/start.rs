@@ -1,14 +1,17 @@
 //! The start and the end of the library in a process.
 //!
-//! Input: the environment, and the table of mounts. Output: thresholds, which until now no length reached; at the end a report
-//! of the counters. Invariant: the library works before the start too, by its own short kernels and the kernel's calls.
+//! Input: the environment, the table of mounts, and the state of the process. Output: thresholds, which until now no length
+//! reached; at the end a report of the counters. Invariant: the library works before the start too, by its own short kernels and
+//! the kernel's calls.
 
 use super::counters::COUNTERS;
 use super::dax_transfer::{MAPS_ANY_FILE, TRANSFER_BYTES};
 use super::fault_fixup;
-use super::memory_functions::{COMPARE_BYTES, STREAM_BYTES};
+use super::large_moves::STREAM_BYTES;
+use super::memory_functions::{COMPARE_BYTES, LARGE_BYTES};
 use super::next_functions::find_all;
-use super::settings::{MappedKinds, PreloadSettings, names_dax};
+use super::prefault::PREFAULT_BYTES;
+use super::settings::{self, MappedKinds, PreloadSettings, names_dax, says_unfiltered};
 use rustix::fs::{Mode, OFlags, open};
 use std::ffi::{CStr, c_char, c_int};
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -43,7 +46,12 @@ extern "C" fn start(_count: c_int, _arguments: *const *const c_char, environment
     for (byte, kept) in path.unwrap_or_default().iter().zip(&REPORT_PATH) {
         kept.store(*byte, Ordering::Relaxed);
     }
+    // A filter may end the program at a call that a copy does not make without this library.
+    let automatic = || if is_unfiltered() { settings::PREFAULT_BYTES } else { usize::MAX };
+    let prefault_bytes = settings.prefault_bytes.unwrap_or_else(automatic);
+    PREFAULT_BYTES.store(prefault_bytes, Ordering::Relaxed);
     STREAM_BYTES.store(settings.stream_bytes, Ordering::Relaxed);
+    LARGE_BYTES.store(settings.stream_bytes.min(prefault_bytes), Ordering::Relaxed);
     COMPARE_BYTES.store(settings.compare_bytes, Ordering::Relaxed);
     let maps_files = match settings.files {
         MappedKinds::Off => false,
@@ -63,6 +71,22 @@ fn is_unlimited(resource: libc::__rlimit_resource_t) -> bool {
     // SAFETY: the kernel fills in a local value.
     let result = unsafe { libc::getrlimit(resource, &raw mut limit) };
     result == 0 && limit.rlim_cur == libc::RLIM_INFINITY
+}
+
+/// Returns true if no filter refuses system calls of this process, as far as the kernel says.
+fn is_unfiltered() -> bool {
+    let Ok(status) = open(c"/proc/self/status", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else {
+        return false;
+    };
+    let mut text = [0_u8; 4_096];
+    let mut filled = 0;
+    while let Some(free) = text.get_mut(filled..).filter(|free| !free.is_empty()) {
+        match rustix::io::read(&status, free) {
+            Ok(0) | Err(_) => break,
+            Ok(read) => filled += read,
+        }
+    }
+    text.get(..filled).is_some_and(says_unfiltered)
 }
 
 /// Returns true if a DAX file system is mounted.
