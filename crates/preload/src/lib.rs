@@ -4,9 +4,9 @@
 //! Input: calls of `memcpy`, `memmove`, `memset`, `memcmp` and their relatives, of `pread` and `pwrite`, and of the functions that
 //! close descriptors, by a program that
 //! knows nothing of this library (`headwater run --mover -- PROGRAM`). Output: the same effects, long ones by kernels of this
-//! library, into pages that were made present before. Invariants: no function allocates, takes a lock, or uses thread-local storage, so that each may be called from a
-//! signal handler, from an allocator, after a fork, and before this library is initialised; what is not plainly safe is done
-//! by the C library or by the kernel.
+//! library, into pages that were made present before. Invariants: no function allocates, takes a lock, or uses thread-local
+//! storage, so that each may be called from a signal handler, from an allocator, after a fork, and before this library is
+//! initialised; what is not plainly safe is done by the C library or by the kernel.
 //!
 //! # What this does not do
 //! It starts no job of the mover: a job allocates. So no DMA engine works for a program in this mode. It covers x86-64 with

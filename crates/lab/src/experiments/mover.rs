@@ -7,6 +7,8 @@
 //! A block is moved as the path moves one of its length: below [`LARGE_JOB_BYTES`] by a kernel in place, from there on as a
 //! job, of one step. With a checksum past the cache it is a job at every length. What a job costs at every length is printed beside it. Short copies past the cache share a fence, as pages of the log do.
 
+mod prefault;
+
 use crate::claim::{ClaimGoal, EvidenceLabel, LabClaim};
 use crate::experiment::{ExperimentFindings, LabError, LabExperiment, RunContext};
 use crate::measure::{CompareCase, SampleSpread, cpu_ns_each, run_interleaved};
@@ -103,6 +105,7 @@ fn run(context: &RunContext) -> Result<ExperimentFindings, LabError> {
         }
     }
     findings.claims.extend(claims(&cases));
+    prefault::measure(rounds, &mut findings);
     for block_bytes in [64 << 10, 1 << 20, 16 << 20] {
         findings.rows.push(shared_row(block_bytes, rounds).map_err(thread_error)?);
     }
