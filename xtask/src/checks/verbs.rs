@@ -194,6 +194,7 @@ pub(super) const VERBS: &[&str] = &[
     "Places",
     "Plans",
     "Polls",
+    "Populates",
     "Posts",
     "Prefetches",
     "Prepares",

@@ -2,8 +2,9 @@
 //!
 //! Input: what a program passes. Output: what the C library would do. Up to 128 bytes a kernel that stands here, as short as
 //! that of the C library; above that the C library's function, from a threshold on behind a prefault of absent pages, and from
-//! another one on the kernels of this library that pass the cache by. Invariant: the entry points are written in instructions, because they run before this library is
-//! relocated: they use no table of addresses and no other function of the C library, and only `mempcpy` uses the stack.
+//! another one on the kernels of this library that pass the cache by. Invariant: the entry points are written in instructions,
+//! because they run before this library is relocated: they use no table of addresses and no other function of the C library, and
+//! only `mempcpy` uses the stack.
 //!
 //! `memcpy` is `memmove`: programs that were linked against a C library before 2.14 rely on that.
 

@@ -1,7 +1,7 @@
 //! Pages made present before a long copy or fill, by one call of the kernel instead of one fault a page.
 //!
 //! Input: the target of a copy or a fill, or units of a mapped file. Output: pages that are present as far as the kernel makes
-//! them; the copy takes the faults of all others, with the effects that they have without this library. Invariants: only whole
+//! them; the copy takes the faults of the rest, with the effects that they have without this library. Invariants: only whole
 //! pages of the range are populated, and no byte changes; nothing is allocated, no function of the C library is called, and
 //! `errno` stays as it was.
 //!
@@ -140,9 +140,9 @@ mod tests {
     const BYTES: usize = 4 << 20;
 
     /// Fresh memory of short pages.
-    struct FreshMemory(usize);
+    struct AbsentPages(usize);
 
-    impl FreshMemory {
+    impl AbsentPages {
         fn map(access: ProtFlags) -> Self {
             // SAFETY: the kernel chooses the address of a mapping that only this value knows.
             let start = unsafe { mmap_anonymous(std::ptr::null_mut(), BYTES, access, MapFlags::PRIVATE) };
@@ -160,7 +160,7 @@ mod tests {
         }
     }
 
-    impl Drop for FreshMemory {
+    impl Drop for AbsentPages {
         fn drop(&mut self) {
             // SAFETY: the mapping belongs to this value, which ends.
             let _ = unsafe { munmap(std::ptr::without_provenance_mut(self.0), BYTES) };
@@ -169,7 +169,7 @@ mod tests {
 
     /// Returns true if the kernel populates pages, and says which are absent. A kernel that does not has nothing to test.
     fn kernel_populates() -> bool {
-        let fresh = FreshMemory::map(ProtFlags::READ | ProtFlags::WRITE);
+        let fresh = AbsentPages::map(ProtFlags::READ | ProtFlags::WRITE);
         let is_absent = fresh.present().iter().all(|page| !page);
         is_absent && populate(fresh.0, BYTES, PageAccess::Write)
     }
@@ -179,7 +179,7 @@ mod tests {
         if !kernel_populates() {
             return;
         }
-        let fresh = FreshMemory::map(ProtFlags::READ | ProtFlags::WRITE);
+        let fresh = AbsentPages::map(ProtFlags::READ | ProtFlags::WRITE);
         prefault_range(fresh.0 + 5 * PAGE_BYTES + 1, 600 * PAGE_BYTES + 17);
         for (nth, is_present) in fresh.present().into_iter().enumerate() {
             assert_eq!(is_present, (6..605).contains(&nth), "page {nth}");
@@ -194,7 +194,7 @@ mod tests {
         if !kernel_populates() {
             return;
         }
-        let fixed = FreshMemory::map(ProtFlags::READ);
+        let fixed = AbsentPages::map(ProtFlags::READ);
         // SAFETY: the function takes nothing.
         let place = unsafe { libc::__errno_location() };
         // SAFETY: the error number of this thread.
