@@ -25,8 +25,8 @@ pub enum CacheIntent {
     /// It is read soon: it stays in the cache, unless the job is persistent or the range is longer than the last-level cache.
     #[default]
     ReadSoon,
-    /// It is not read soon: long fills, copies from private memory, and copies without a checksum to shared memory pass the
-    /// cache by.
+    /// It is not read soon: fills, copies from private memory, and copies without a checksum to shared memory pass the cache by
+    /// from the [border](StreamingBorder) of the mover on.
     NotSoon,
 }
 
