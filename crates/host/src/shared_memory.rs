@@ -9,6 +9,7 @@
 //!
 //! It handles no I/O virtual addresses: `dma::iova` does.
 
+mod between;
 mod guarded;
 mod joined;
 mod mapping;

@@ -230,6 +230,14 @@ impl<'a> StepRun<'a> {
 
     fn copy_to_shared(&mut self, from: MemoryRange, to: MemoryPlace) {
         let mut way = self.shared_write(to.range(from.bytes));
+        if let (MoveMemory::Shared(source), MoveMemory::Shared(target)) =
+            (&self.memories[from.start.memory], &self.memories[to.memory])
+            && way.is_none()
+            && self.durability == MoveDurability::Visible
+        {
+            let range = from.start.offset..from.start.offset + from.bytes;
+            return source.copy_to(range, target, to.offset).expect(RANGE_CHECKED);
+        }
         if let Some(bytes) = self.memories[from.start.memory].own_bytes() {
             let bytes = &bytes[from.start.offset..from.start.offset + from.bytes];
             self.write_shared(to, bytes, &mut way);
