@@ -40,6 +40,7 @@ use frames::{FrameList, FrameState, FrameTable, NO_FRAME, PageFlags};
 use headwater_host::clock::Nanos;
 use headwater_nvme::spec::status::Status;
 use index::FrameIndex;
+use page_mover::PageMover;
 use replacement::{ReplacementPolicy, percentage_of};
 use request::{CacheOperation, PendingCacheRequest};
 use resize::ShrinkState;
@@ -59,6 +60,8 @@ mod flush;
 mod frames;
 mod handle_backing;
 mod index;
+mod page_mover;
+mod page_moves;
 mod replacement;
 mod request;
 mod resize;
@@ -99,6 +102,8 @@ pub struct BlockCache {
     /// The ranges of direct writes, in the order of arrival.
     locks: Vec<DirectWriteLock>,
     transfers: SlotMap<TransferPurpose>,
+    /// The mover of long copies; `None` if every page is copied by itself.
+    page_mover: Option<Box<PageMover>>,
     /// Transfers in the order in which they arose, before they are assigned to paths.
     queued: Vec<(usize, u64, BackingTransfer)>,
     outbox: TransferOutbox,
@@ -147,6 +152,7 @@ impl BlockCache {
             parked: VecDeque::new(),
             locks: Vec::new(),
             transfers: SlotMap::new(),
+            page_mover: None,
             queued: Vec::new(),
             outbox: TransferOutbox::default(),
             write_backs: 0,
@@ -241,7 +247,8 @@ impl BlockCache {
         true
     }
 
-    /// Returns true if every page of a range is cached, and is idle or in the state `busiest`.
+    /// Returns true if every page of a range is cached, and is idle or in the state `busiest`; an idle one is no page that a job
+    /// of the mover reads.
     #[inline]
     fn is_cached(&self, offset: u64, bytes: u64, busiest: FrameState) -> bool {
         if self.shape.check_range(offset, bytes).is_err() || !self.locks.is_empty() || self.gone.is_some() {
@@ -251,7 +258,9 @@ impl BlockCache {
         (first..end).all(|page| {
             self.index.find(page).is_some_and(|frame| {
                 let state = self.frames.frame(frame).state;
-                state == FrameState::Idle || state == busiest
+                // A request that needs idle pages writes them.
+                let is_kept = busiest == FrameState::Idle && self.is_read_by_job(frame);
+                (state == FrameState::Idle || state == busiest) && !is_kept
             })
         })
     }
@@ -306,13 +315,22 @@ impl BlockCache {
                 if !matches!(pending.operation, CacheOperation::Write { .. }) {
                     self.record_read((pending.next, pending.end), pending.origin(), owner.0);
                 }
-                if self.execute_if_cached(&mut pending) {
+                let is_gathered = self.is_gathered(&pending);
+                if !is_gathered && self.execute_if_cached(&mut pending) {
                     self.run_due_work(lower);
                     return Ok(SubmitResult::Done(pending.into_finished()));
                 }
                 self.users.count_request(owner.0);
                 let key = self.requests.insert(pending);
                 self.advance_request(key);
+                // The request ended last, if it ended.
+                if is_gathered
+                    && self.requests.get(key).is_none()
+                    && let Some(finished) = self.users.take_last(owner.0)
+                {
+                    self.run_due_work(lower);
+                    return Ok(SubmitResult::Done(finished));
+                }
             }
         }
         self.run_until_idle(lower);
@@ -334,6 +352,7 @@ impl BlockCache {
     /// Processes available completions, and does the work that is due at this time.
     pub fn poll<L: BackingDevice>(&mut self, lower: &mut L, now: Nanos) {
         self.now = self.now.max(now);
+        self.reap_moves();
         if self.gone.is_none() {
             self.reap_transfers(lower);
         }

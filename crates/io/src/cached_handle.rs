@@ -29,6 +29,7 @@ use crate::error::{IoError, RequestError};
 use crate::handle::{Handle, IoRequest, RefusedRequest, RequestOperation};
 use crate::queue::Completion;
 use crate::scheduler::RequestClass;
+use headwater_dma::mover::{Mover, MoverCounters};
 use headwater_host::clock::Nanos;
 use headwater_host::width::narrow;
 use headwater_nvme::spec::status::Status;
@@ -235,6 +236,23 @@ impl CachedHandle {
         }
     }
 
+    /// Gives the cache a mover, for all handles on it. Reads and writes of cached pages that are long enough for the policy of
+    /// the mover (16 KiB if it has no channels) are moved as one job then. While a channel moves the bytes, the request waits
+    /// for it as for a page that is read: [`poll`](Self::poll) finds the end. Shorter requests, and
+    /// [`read_hit`](Self::read_hit) and [`write_hit`](Self::write_hit) of any length, are copied as without a mover.
+    ///
+    /// # Errors
+    /// The mover, if the cache has one.
+    pub fn set_mover(&mut self, mover: Mover) -> Result<(), Mover> {
+        self.member.cache().with_parts(|cache, _| cache.set_mover(mover))
+    }
+
+    /// Returns the counters of the mover's jobs, if the cache has one.
+    #[must_use]
+    pub fn mover_counters(&self) -> Option<MoverCounters> {
+        self.member.cache().with_parts(|cache, _| cache.mover().map(Mover::counters))
+    }
+
     /// Sets the class of the transfers that [`read_hit`](Self::read_hit) and [`write_hit`](Self::write_hit) cause later:
     /// prefetches and write-backs.
     pub fn set_class(&mut self, class: RequestClass) {
@@ -407,7 +425,11 @@ impl CachedHandle {
         if let Some((_, answer)) = self.ready.pop_front() {
             return Ok(Some(answer));
         }
-        match self.member.cache().with_parts(|_, lower| lower.take_failure()) {
+        // Requests whose buffers a job of the mover uses have not completed.
+        let failure = |cache: &mut BlockCache, lower: &mut HandleBacking| {
+            if cache.moves_in_flight() == 0 { lower.take_failure() } else { None }
+        };
+        match self.member.cache().with_parts(failure) {
             Some(error) => Err(error),
             None => Ok(None),
         }
@@ -426,7 +448,8 @@ impl CachedHandle {
         }
     }
 
-    /// Cancels a request, which still completes once. Returns `false` if there is none, or all of it is at the device.
+    /// Cancels a request, which still completes once: when the jobs of the mover that use its buffers have ended. Returns
+    /// `false` if there is none, or all of it is at the device.
     pub fn cancel(&mut self, token: u64) -> bool {
         let found = self.requests.iter().find(|(_, whole)| whole.token == token).map(|(&key, _)| key);
         found.is_some_and(|key| self.cancel_key(key))

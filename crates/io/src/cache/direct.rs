@@ -1,7 +1,7 @@
 //! Direct requests, which bypass the cache, and the coherence of cached pages with them.
 //!
 //! Input: direct reads and writes, zeroes, discards. Output: transfers from and to the caller's own buffer. Invariants:
-//! a range is written directly only while none of its pages is under a transfer of the cache, and none is started until
+//! a range is written directly only while none of its pages is under a transfer or a job of the cache, and none is started until
 //! the write completes; when the write completes, cached pages hold what it wrote, or are dropped; overlapping direct
 //! writes are executed one after another.
 
@@ -56,7 +56,9 @@ impl BlockCache {
         for at in 0..self.locks.len() {
             let DirectWriteLock { request, first, end, launched } = self.locks[at];
             let waits = self.locks[..at].iter().any(|earlier| earlier.overlaps(first, end));
-            let rests = |&frame: &u32| self.frames.frame(frame).state == FrameState::Idle;
+            let rests = |&frame: &u32| {
+                self.frames.frame(frame).state == FrameState::Idle && !self.is_read_by_job(frame)
+            };
             if !launched && !waits && self.frames_of(first, end).iter().all(rests) {
                 self.locks[at].launched = true;
                 self.launch_direct(request);

@@ -1,12 +1,14 @@
 //! Frames: the memory of pages, their contents, and their lists.
 //!
 //! Input: blocks of registered memory. Output: copies, and slices for transfers. Invariant: a frame is on at most one
-//! list; a frame under a transfer is on none, and its bytes are not written.
+//! list; a frame under a transfer is on none, and its bytes are not written. A frame that a job of the mover writes is filling
+//! and stays on the list of its dirty page.
 
 use super::backing::TransferOrigin;
 use super::shape::PAGE_BYTES;
 use crate::buffer::Buffer;
 use headwater_host::clock::Nanos;
+use headwater_host::shared_memory::SharedMemory;
 use headwater_host::width::{narrow, to_usize};
 
 /// No frame.
@@ -39,7 +41,7 @@ const LISTS: usize = FrameList::None as usize;
 pub(super) enum FrameState {
     /// It holds no page.
     Free,
-    /// Its page is being read.
+    /// Its page is being read, or written by a job of the mover.
     Filling,
     /// Its page is valid.
     Idle,
@@ -283,6 +285,13 @@ impl FrameTable {
         (&self.blocks[(frame >> self.block_bits) as usize], within * PAGE_BYTES)
     }
 
+    /// Returns the block of a frame, the memory that it lies in, and the offset of the frame there.
+    pub(super) fn place(&self, frame: u32) -> (usize, &SharedMemory, usize) {
+        let (block, start) = self.memory_of(frame);
+        let (memory, offset) = block.memory();
+        ((frame >> self.block_bits) as usize, memory, offset + start)
+    }
+
     /// Copies bytes out of a page.
     #[inline]
     pub(super) fn read(&self, frame: u32, at: usize, into: &mut [u8]) {
@@ -325,7 +334,6 @@ impl FrameTable {
 mod tests {
     use super::*;
     use headwater_dma::iova::Iova;
-    use headwater_host::shared_memory::SharedMemory;
 
     fn frames(blocks: u64) -> FrameTable {
         let mut frames = FrameTable::new(4);

@@ -152,8 +152,12 @@ pub(super) struct PendingCacheRequest {
     /// The first page not yet processed; `end` is the page after the last.
     pub(super) next: u64,
     pub(super) end: u64,
-    /// The pages or transfers that it waits for.
+    /// The pages, transfers and jobs that it waits for.
     pub(super) waiting: u64,
+    /// The jobs of the mover that use its buffer; it waits for each.
+    pub(super) moves: u32,
+    /// True if it finishes with its last job, whatever else it waits for.
+    pub(super) is_cancelled: bool,
     pub(super) status: Status,
 }
 
@@ -162,7 +166,21 @@ impl PendingCacheRequest {
         let (operation, offset, bytes, data) = request.into_parts();
         let (next, end) = pages_of(offset, bytes);
         let (RequestTag { token, class }, status) = (tag, Status::SUCCESS);
-        Self { owner: owner.0, token, class, operation, offset, bytes, data, next, end, waiting: 0, status }
+        Self {
+            owner: owner.0,
+            token,
+            class,
+            operation,
+            offset,
+            bytes,
+            data,
+            next,
+            end,
+            waiting: 0,
+            moves: 0,
+            is_cancelled: false,
+            status,
+        }
     }
 
     /// Returns a request without bytes.

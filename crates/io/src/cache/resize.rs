@@ -134,6 +134,9 @@ impl BlockCache {
     fn retire_frame(&mut self, frame: u32, shrink: &mut ShrinkState) -> bool {
         loop {
             let at = *self.frames.frame(frame);
+            if self.is_read_by_job(frame) {
+                return false;
+            }
             match at.state {
                 FrameState::Retired => return true,
                 FrameState::Free => {

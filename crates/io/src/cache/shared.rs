@@ -32,7 +32,7 @@ use std::time::Duration;
 /// The longest sleep of the thread while pages are dirty: a write-back that a caller started, and that no caller polls
 /// for, continues after this time.
 const DIRTY_SLEEP_MAX: Nanos = Nanos::from_millis(100);
-/// The sleep of the thread while its write-backs are in flight.
+/// The sleep of the thread while write-backs or jobs of the mover are in flight.
 const WRITE_BACK_SLEEP: Nanos = Nanos(500_000);
 /// The longest sleep of the thread while requests of users with wakers are in progress; their deadlines are checked as
 /// often.
@@ -74,7 +74,7 @@ impl<L: BackingDevice> BackgroundWork for SharedCacheState<L> {
             self.slept = Some((span, now, Clock::thread_cpu()));
             return ThreadSleep::For(span.to_duration());
         }
-        if self.cache.write_backs_in_flight() > 0 {
+        if self.cache.write_backs_in_flight() > 0 || self.cache.moves_in_flight() > 0 {
             return ThreadSleep::For(WRITE_BACK_SLEEP.to_duration());
         }
         match self.cache.next_deadline().filter(|_| !self.cache.is_gone()) {

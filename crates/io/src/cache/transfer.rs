@@ -2,7 +2,7 @@
 //!
 //! Input: requests, pages that were read. Output: copies in both directions, and reads of missing pages. Invariant: a
 //! request holds no page: its bytes are copied as soon as a page is available, so that no request waits for a page
-//! while keeping another.
+//! while keeping another. Only a job of the mover holds pages, and it waits for nothing.
 
 use super::backing::TransferOrigin;
 use super::frames::{FrameList, FrameState, PageFlags};
@@ -62,8 +62,8 @@ impl BlockCache {
     }
 
     /// Cancels a request of a user: it finishes with [`Status::ABORT_REQUESTED`], or with an earlier failure of its
-    /// own, and its buffer is returned. Its effects so far remain. Returns `false` when there is none, or the device
-    /// uses its buffer: it then finishes normally.
+    /// own, and its buffer is returned, at once or when the jobs of the mover that use it have ended. Its effects so far
+    /// remain. Returns `false` when there is none, or the device uses its buffer: it then finishes normally.
     pub fn cancel(&mut self, owner: CacheUser, token: u64) -> bool {
         let is_it = |pending: &PendingCacheRequest| pending.owner == owner.0 && pending.token == token;
         let Some(key) = self.requests.iter().find(|(_, pending)| is_it(pending)).map(|(key, _)| key) else {
@@ -77,7 +77,7 @@ impl BlockCache {
         }
         self.unlock(key);
         pending.fail(Status::ABORT_REQUESTED);
-        self.finish(key, pending);
+        self.finish_after_moves(key, pending);
         // Requests that waited for its lock continue with the next turn.
         self.progressed = true;
         true
@@ -101,6 +101,18 @@ impl BlockCache {
     }
 
     fn advance_read(&mut self, key: u64, pending: &mut PendingCacheRequest) -> bool {
+        let mut gathered = self.is_gathered(pending).then(Vec::new);
+        let stalled = self.read_pages(key, pending, &mut gathered);
+        self.move_gathered(key, pending, gathered.unwrap_or_default());
+        stalled
+    }
+
+    fn read_pages(
+        &mut self,
+        key: u64,
+        pending: &mut PendingCacheRequest,
+        gathered: &mut Option<Vec<u32>>,
+    ) -> bool {
         while pending.next < pending.end {
             let page = pending.next;
             if self.is_locked(page) {
@@ -112,7 +124,9 @@ impl BlockCache {
                 }
                 Some(frame) => {
                     self.record_use(pending.owner, page, frame);
-                    self.copy_out(frame, pending);
+                    if !self.gather_read(frame, gathered.as_mut()) {
+                        self.copy_out(frame, pending);
+                    }
                 }
                 None => {
                     let frames = self.read_missing(page, pending.end, PageFlags::default(), pending.origin());
@@ -131,6 +145,18 @@ impl BlockCache {
     }
 
     fn advance_write(&mut self, key: u64, pending: &mut PendingCacheRequest) -> bool {
+        let mut gathered = self.is_gathered(pending).then(Vec::new);
+        let stalled = self.write_pages(key, pending, &mut gathered);
+        self.move_gathered(key, pending, gathered.unwrap_or_default());
+        stalled
+    }
+
+    fn write_pages(
+        &mut self,
+        key: u64,
+        pending: &mut PendingCacheRequest,
+        gathered: &mut Option<Vec<u32>>,
+    ) -> bool {
         while pending.next < pending.end {
             let page = pending.next;
             let found = self.index.find(page);
@@ -139,10 +165,13 @@ impl BlockCache {
                 return true;
             }
             let is_whole = pending.part(page).bytes == self.shape.page_bytes(page);
+            let is_free = found.is_some_and(|frame| {
+                self.frames.frame(frame).state == FrameState::Idle && !self.is_read_by_job(frame)
+            });
             match found {
-                Some(frame) if self.frames.frame(frame).state == FrameState::Idle => {
+                Some(frame) if is_free => {
                     self.record_use(pending.owner, page, frame);
-                    self.write_page(frame, key, pending);
+                    self.write_or_gather(frame, key, pending, gathered);
                 }
                 Some(frame) => self.wait_for_frame(frame, key, pending),
                 None if is_whole => {
@@ -152,7 +181,7 @@ impl BlockCache {
                     if self.replacement.was_evicted_recently(page) {
                         self.frames.frame_mut(frame).flags.set(PageFlags::PROVEN);
                     }
-                    self.write_page(frame, key, pending);
+                    self.write_or_gather(frame, key, pending, gathered);
                 }
                 None => {
                     let frames = self.read_missing(page, page + 1, PageFlags::default(), pending.origin());
@@ -237,11 +266,11 @@ impl BlockCache {
         self.waiters.entry(frame).or_default().push(FrameWaiter { request: key, written: false });
     }
 
-    /// Copies for the requests that waited for a page that is now idle.
+    /// Copies for the requests that waited for a page that is now idle. A write waits on while a job of the mover reads it.
     pub(super) fn serve_waiters(&mut self, frame: u32) {
         let Some(waiters) = self.waiters.remove(&frame) else { return };
         for waiter in waiters {
-            if waiter.written {
+            if waiter.written || (self.is_read_by_job(frame) && self.is_write(waiter.request)) {
                 self.waiters.entry(frame).or_default().push(waiter);
                 continue;
             }
@@ -255,9 +284,33 @@ impl BlockCache {
         }
     }
 
+    fn is_write(&self, request: u64) -> bool {
+        let pending = self.requests.get(request);
+        pending.is_some_and(|pending| matches!(pending.operation, CacheOperation::Write { .. }))
+    }
+
+    /// Writes a request's bytes to an idle page, or gathers the page: it is filling until it has them.
+    fn write_or_gather(
+        &mut self,
+        frame: u32,
+        key: u64,
+        pending: &mut PendingCacheRequest,
+        gathered: &mut Option<Vec<u32>>,
+    ) {
+        let Some(gathered) = gathered else { return self.write_page(frame, key, pending) };
+        self.note_write(frame, key, pending);
+        self.frames.frame_mut(frame).state = FrameState::Filling;
+        gathered.push(frame);
+    }
+
     /// Writes a request's bytes to an idle page.
     fn write_page(&mut self, frame: u32, key: u64, pending: &mut PendingCacheRequest) {
         self.copy_in(frame, pending);
+        self.note_write(frame, key, pending);
+    }
+
+    /// Makes a page dirty for a write, which waits for its write-back if it writes through.
+    fn note_write(&mut self, frame: u32, key: u64, pending: &mut PendingCacheRequest) {
         let CacheOperation::Write { through, durable } = pending.operation else { return };
         self.mark_dirty(frame, through, pending.origin());
         if through {
@@ -299,7 +352,7 @@ impl BlockCache {
     }
 
     /// Copies a request's part of a page into the page, directly from its buffer if there is no other handle to it.
-    fn copy_in(&self, frame: u32, pending: &mut PendingCacheRequest) {
+    pub(super) fn copy_in(&self, frame: u32, pending: &mut PendingCacheRequest) {
         let part = pending.part(self.frames.frame(frame).page);
         let whole = pending.data.as_mut().and_then(Buffer::bytes_mut);
         if let Some(bytes) =
@@ -313,7 +366,7 @@ impl BlockCache {
     }
 
     /// Copies a request's part of a page into its buffer, or compares the two.
-    fn copy_out(&self, frame: u32, pending: &mut PendingCacheRequest) {
+    pub(super) fn copy_out(&self, frame: u32, pending: &mut PendingCacheRequest) {
         let part = pending.part(self.frames.frame(frame).page);
         if pending.operation == CacheOperation::Compare {
             return self.compare(frame, pending, part);
@@ -343,8 +396,8 @@ impl BlockCache {
 
     /// Fails requests that wait for free frames when no work in progress can free any: every page is dirty and failed.
     pub(super) fn fail_parked(&mut self) -> bool {
-        let moving =
-            self.transfers.len() + self.frames.len(FrameList::Urgent) + self.frames.len(FrameList::Dirty);
+        let dirty = self.frames.len(FrameList::Urgent) + self.frames.len(FrameList::Dirty);
+        let moving = self.transfers.len() + self.moves_in_flight() + dirty;
         if self.parked.is_empty() || moving > 0 || !self.locks.is_empty() {
             return false;
         }

@@ -131,18 +131,13 @@ impl BlockCache {
     }
 
     fn fill_completed(&mut self, frames: &[u32], status: Status) {
+        if status.is_success() {
+            frames.iter().for_each(|&frame| self.page_filled(frame));
+            self.move_filled(frames);
+            return frames.iter().for_each(|&frame| self.serve_waiters(frame));
+        }
         for &frame in frames {
-            if status.is_success() {
-                let page = self.frames.frame(frame).page;
-                let proven = self.replacement.was_evicted_recently(page);
-                let at = self.frames.frame_mut(frame);
-                at.state = FrameState::Idle;
-                if proven {
-                    at.flags.set(PageFlags::PROVEN);
-                }
-                self.list_clean(frame);
-                self.serve_waiters(frame);
-            } else if frames.len() > 1 && self.waiters.contains_key(&frame) {
+            if frames.len() > 1 && self.waiters.contains_key(&frame) {
                 // The failure may be in another page of the transfer.
                 self.read_frames(vec![frame]);
             } else {
@@ -151,6 +146,18 @@ impl BlockCache {
                 self.drop_page(frame);
             }
         }
+    }
+
+    /// Makes a page that was read valid.
+    fn page_filled(&mut self, frame: u32) {
+        let page = self.frames.frame(frame).page;
+        let proven = self.replacement.was_evicted_recently(page);
+        let at = self.frames.frame_mut(frame);
+        at.state = FrameState::Idle;
+        if proven {
+            at.flags.set(PageFlags::PROVEN);
+        }
+        self.list_clean(frame);
     }
 
     /// Puts a clean page on its list.
@@ -235,16 +242,25 @@ impl BlockCache {
         Some(frame)
     }
 
-    /// Evicts a clean page.
+    /// Evicts a clean page that no job of the mover reads.
     pub(super) fn evict(&mut self) -> Option<()> {
-        let victim = self.replacement.evict(&mut self.frames)?;
+        let mut read = Vec::new();
+        let victim = loop {
+            match self.replacement.evict(&mut self.frames) {
+                Some(frame) if self.is_read_by_job(frame) => read.push(frame),
+                found => break found,
+            }
+        };
+        read.into_iter().for_each(|frame| self.list_clean(frame));
+        let victim = victim?;
         self.statistics.evictions += 1;
         self.index.remove(self.frames.frame(victim).page);
         self.release_frame(victim);
         Some(())
     }
 
-    /// Processes the loss of the device: completes every request, and never reuses memory that the device may access.
+    /// Processes the loss of the device: completes every request, one whose buffer a job uses when the job ends, and never reuses
+    /// memory that the device may access.
     fn handle_device_loss(&mut self, status: Status) {
         self.gone = Some(status);
         self.queued.clear();
@@ -256,7 +272,7 @@ impl BlockCache {
         for key in keys {
             if let Some(mut pending) = self.requests.take(key) {
                 pending.fail(status);
-                self.finish(key, pending);
+                self.finish_after_moves(key, pending);
             }
         }
     }

@@ -137,6 +137,11 @@ impl CacheUsers {
         self.users.get_mut(owner as usize)?.finished.pop_front()
     }
 
+    /// Takes the finished request of a user that was added last.
+    pub(super) fn take_last(&mut self, owner: u32) -> Option<FinishedRequest> {
+        self.users.get_mut(owner as usize)?.finished.pop_back()
+    }
+
     /// Notes the last page used, and returns true if it is the same as before.
     #[inline]
     pub(super) fn replace_last_page(&mut self, owner: u32, page: u64) -> bool {

@@ -23,7 +23,11 @@ impl BlockCache {
     }
 
     fn next_to_write(&self) -> Option<u32> {
-        let is_free = |&frame: &u32| !self.is_locked(self.frames.frame(frame).page);
+        // A page that a job of the mover writes is on its list, and not idle.
+        let is_free = |&frame: &u32| {
+            let at = self.frames.frame(frame);
+            at.state == FrameState::Idle && !self.is_locked(at.page)
+        };
         if let Some(frame) = self.frames.iter(FrameList::Urgent).find(is_free) {
             return Some(frame);
         }
@@ -137,7 +141,11 @@ impl BlockCache {
         }
         // This write was not acknowledged, so the device's contents are valid and nothing is lost.
         self.complete_waiters(frame, status, |waiter| waiter.written);
-        if self.waiters.contains_key(&frame) {
+        if self.is_read_by_job(frame) {
+            // The page keeps its bytes for the job, as a failed one that is retried.
+            self.frames.frame_mut(frame).dirty_since = now;
+            self.frames.push_back(FrameList::Failed, frame);
+        } else if self.waiters.contains_key(&frame) {
             self.clear_dirty(frame);
             self.frames.frame_mut(frame).state = FrameState::Filling;
             self.read_frames(vec![frame]);

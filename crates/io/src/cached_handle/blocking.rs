@@ -11,7 +11,7 @@ use crate::error::IoError;
 use crate::handle::{FailedRequest, Handle, IoRequest, RefusedRequest};
 use headwater_host::clock::Nanos;
 
-/// The longest sleep while the cache has other users.
+/// The longest sleep while the cache has other users, or the mover has jobs.
 const SHARED_SLEEP_MAX: Nanos = Nanos::from_micros(20);
 /// The longest sleep of the only user.
 const SOLE_SLEEP_MAX: Nanos = Nanos::from_millis(10);
@@ -122,6 +122,13 @@ impl CachedHandle {
 
     fn pause(&mut self, looks: u32, timeout: Option<Nanos>) {
         let within = |span: Nanos| timeout.map_or(span, |longest| longest.min(span));
+        if self.member.cache().with_parts(|cache, _| cache.moves_in_flight()) > 0 {
+            // The end of a job is found by a poll, and by no completion of the device.
+            if looks < POLLS_BEFORE_SLEEP {
+                return std::hint::spin_loop();
+            }
+            return self.time.sleep(within(SHARED_SLEEP_MAX));
+        }
         if !self.member.is_alone()
             && let Some(span) = self.with_handle(Handle::next_pause)
         {

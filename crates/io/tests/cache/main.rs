@@ -12,6 +12,7 @@ mod fake;
 mod futures;
 mod joined;
 mod model;
+mod moves;
 mod over_handle;
 mod overlaps;
 mod regressions;

@@ -2,6 +2,8 @@
 //! policy.
 
 use crate::fake::{FakeDevice, buffer, bytes_of, memory};
+use crate::moves::DrivenChannel;
+use headwater_dma::mover::LARGE_JOB_BYTES;
 use headwater_host::clock::Nanos;
 use headwater_io::cache::{
     BackingDevice as _, BackingLimits, BlockCache, CacheConfig, CacheRequest, CacheUser, DeviceShape,
@@ -386,6 +388,27 @@ fn run(seeds: Range<u64>, failures: u32, steps: usize) {
     }
 }
 
+/// Runs with a mover whose channel ends jobs by chance, and dies in every fourth run.
+fn run_with_mover(seeds: Range<u64>, failures: u32, steps: usize) {
+    let (mut jobs, mut abandoned) = (0, 0);
+    for seed in seeds {
+        let mut run = CacheModelRun::new(seed, failures);
+        let lives = if seed % 4 == 3 { 20 } else { usize::MAX };
+        let threshold = [1, 4_096, LARGE_JOB_BYTES][usize::try_from(seed % 3).unwrap()];
+        run.cache.set_mover(DrivenChannel::by_chance(seed, lives).mover(threshold)).unwrap();
+        for _ in 0..steps {
+            run.step();
+        }
+        run.finish();
+        assert_eq!(run.cache.moves_in_flight(), 0, "seed {seed}");
+        let counters = run.cache.mover().unwrap().channel_counters();
+        jobs += counters.channel_jobs;
+        abandoned += counters.abandoned;
+    }
+    assert!(jobs > 1_000, "only {jobs} jobs of a channel");
+    assert!(abandoned > 0, "no channel died with a job");
+}
+
 #[test]
 fn seeded_runs_agree_with_an_array_of_bytes() {
     run(0..60, 0, 2_000);
@@ -399,4 +422,14 @@ fn seeded_runs_with_failures_lose_no_data_silently() {
 #[test]
 fn seeded_runs_with_many_failures_terminate() {
     run(2_000..2_030, 400, 1_000);
+}
+
+#[test]
+fn seeded_runs_with_a_mover_agree_with_an_array_of_bytes() {
+    run_with_mover(3_000..3_060, 0, 2_000);
+}
+
+#[test]
+fn seeded_runs_with_a_mover_and_failures_lose_no_data_silently() {
+    run_with_mover(4_000..4_060, 40, 2_000);
 }
