@@ -157,6 +157,21 @@ pub fn copy_crc32c(dst: &mut [u8], src: &[u8], seed: u32) -> u32 {
     !kernels().copy_crc(!seed, dst, src)
 }
 
+/// Appends `src` to a vector and returns the CRC-32C of the bytes, continued from `seed`, in one pass over them. The vector's new
+/// bytes are written once: nothing is filled with zeroes before.
+#[inline]
+pub fn append_crc32c(target: &mut Vec<u8>, src: &[u8], seed: u32) -> u32 {
+    target.reserve(src.len());
+    let end = target.len() + src.len();
+    let room = target.spare_capacity_mut().as_mut_ptr().cast::<u8>();
+    // SAFETY: bounds: at least as many bytes as `src` has are reserved behind the vector's end, and may be written. Aliasing:
+    // the vector is borrowed exclusively, so that `src` lies apart from it.
+    let crc = unsafe { copy_out_crc32c(room, src, seed) };
+    // SAFETY: bounds: the capacity is at least `end`. The copy wrote every byte from the old length up to there.
+    unsafe { target.set_len(end) };
+    crc
+}
+
 /// Copies shared memory into `dst`, and returns the CRC-32C of the copied bytes, continued from `seed`. Another process
 /// may write the source during the copy: the result is about the bytes that `dst` then has.
 ///

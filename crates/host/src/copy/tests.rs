@@ -187,6 +187,22 @@ fn crcs_compose() {
 }
 
 #[test]
+fn appended_bytes_follow_those_of_the_vector_and_have_their_crc() {
+    let bytes = noise(9_000, 5);
+    for length in [0, 1, 7, 8, 63, 64, 65, 127, 300, 511, 512, 1_023, 4_096, 8_191] {
+        for before in [0, 1, 13, 4_096] {
+            for capacity in [0, before, before + length, 2 * (before + length)] {
+                let src = &bytes[before % 64..before % 64 + length];
+                let mut target = Vec::with_capacity(capacity);
+                target.extend_from_slice(&bytes[..before]);
+                assert_eq!(append_crc32c(&mut target, src, 9), bitwise(9, src), "{length} behind {before}");
+                assert!(target == [&bytes[..before], src].concat(), "{length} behind {before}");
+            }
+        }
+    }
+}
+
+#[test]
 fn prefetch_accepts_any_slice() {
     prefetch(&[]);
     prefetch(&noise(4_097, 4));
