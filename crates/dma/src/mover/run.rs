@@ -8,7 +8,7 @@ use super::job_properties::{CacheIntent, MoveDurability, StreamingBorder};
 use super::memory::MoveMemory;
 use super::prefault::prefault_targets;
 use headwater_host::copy::persist::PersistentCopies;
-use headwater_host::copy::{StreamingCopies, copy_crc32c, crc32c};
+use headwater_host::copy::{StreamingCopies, append_crc32c, copy_crc32c, crc32c};
 use std::ops::Range;
 
 #[cfg(test)]
@@ -181,6 +181,14 @@ impl<'a> StepRun<'a> {
             return self.copy_crc_to_shared(from, to, seed);
         }
         let is_persistent = self.durability == MoveDurability::Persistent;
+        if let Some((source, MoveMemory::Vec(target))) = self.both(from.start.memory, to.memory)
+            && let Some(bytes) = source.own_bytes()
+            && target.len() == to.offset
+            && !is_persistent
+        {
+            assert!(from.bytes <= target.capacity() - to.offset, "{BEYOND_CAPACITY}");
+            return append_crc32c(target, &bytes[from.start.offset..from.start.offset + from.bytes], seed);
+        }
         let streams = self.passes_cache(to.range(from.bytes)) && !is_persistent;
         let Self { memories, streaming, .. } = self;
         let crc = with_target(memories, from, to, |source, target| match source {
