@@ -74,9 +74,12 @@ fn store(device: &mut FileDevice, key: &str, value: &[u8]) {
 }
 
 fn retrieve(device: &mut FileDevice, key: &str, bytes_max: u32) -> SsdCompletion {
+    retrieve_part(device, key, (0, bytes_max))
+}
+
+fn retrieve_part(device: &mut FileDevice, key: &str, (offset, bytes_max): (u32, u32)) -> SsdCompletion {
     let key = Bytes::copy_from_slice(key.as_bytes());
-    let release = ReadRelease::WhenDurable;
-    let (offset, caching) = (0, ReadCaching::ByLength);
+    let (release, caching) = (ReadRelease::WhenDurable, ReadCaching::ByLength);
     run(device, SsdCommand::Retrieve { key, sink: Vec::new().into(), bytes_max, offset, caching, release })
 }
 
@@ -340,6 +343,48 @@ fn a_page_that_lies_in_the_place_of_an_extent_page_is_no_answer() {
     }
     let old = bench.page(bench.reused_extent(), 40);
     bench.check_page("older life", old, vec![bench.stale(old)]);
+}
+
+#[test]
+fn a_part_fails_exactly_if_a_page_that_it_needs_is_damaged() {
+    let bench = DamageBench::new();
+    let seed = fastrand::u64(..);
+    let mut random = fastrand::Rng::with_seed(seed);
+    let long = &bench.closed.long;
+    let extent_bytes = bench.extents.len() * EXTENT;
+    let (mut failed, mut read) = (0, 0);
+    for _ in 0..12 {
+        let struck = random.usize(..extent_bytes);
+        let page = bench.page(struck / EXTENT, u8::try_from(struck % EXTENT / PAGE_DATA_BYTES).unwrap());
+        let at = bench.slot(page).start + struck % PAGE_DATA_BYTES;
+        let patches = vec![bench.flip(at)];
+        bench.inspect(&PlacedDamage { what: format!("byte {struck}"), patches, page: Some(page) });
+        let mut device = on(bench.open());
+        let of_page =
+            struck / PAGE_DATA_BYTES * PAGE_DATA_BYTES..(struck / PAGE_DATA_BYTES + 1) * PAGE_DATA_BYTES;
+        for _ in 0..20 {
+            // Half of the parts begin or end close to the page.
+            let near = of_page.start.saturating_sub(PAGE_DATA_BYTES)..of_page.end + PAGE_DATA_BYTES;
+            let start = if random.bool() { random.usize(..long.len()) } else { random.usize(near) };
+            let bytes = random.usize(1..1 << random.u32(1..20)).min(long.len() - start);
+            let part = (u32::try_from(start).unwrap(), u32::try_from(bytes).unwrap());
+            let found = retrieve_part(&mut device, "long", part);
+            if start < of_page.end && start + bytes > of_page.start {
+                assert_eq!(
+                    (found.status, found.sink.len()),
+                    (Status::UNRECOVERED_ERROR, 0),
+                    "seed {seed}: {part:?} with {page}"
+                );
+                failed += 1;
+            } else {
+                assert_eq!(found.status, Status::SUCCESS, "seed {seed}: {part:?} with {page}");
+                assert!(found.sink == long[start..start + bytes], "seed {seed}: {part:?} has other bytes");
+                read += 1;
+            }
+        }
+        drop(device.into_media());
+    }
+    assert!(failed > 10 && read > 10, "seed {seed}: {failed} parts failed, {read} were read");
 }
 
 #[test]

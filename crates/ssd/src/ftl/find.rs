@@ -17,7 +17,7 @@ use crate::media::Media;
 use crate::media::geometry::{BLOCK_DATA_BYTES, PAGE_DATA_BYTES, PAGES_PER_BLOCK, PageAddress};
 use crate::mutant::{Mutant, mutant};
 use headwater_dma::iova::ClientSegments;
-use headwater_host::copy::{copy_crc32c, crc32c, prefetch, prefetch_read};
+use headwater_host::copy::{append_crc32c, crc32c, prefetch, prefetch_read};
 
 /// Longest record that is prefetched; a longer one hides its own latency.
 const PREFETCH_BYTES_MAX: usize = 8 << 10;
@@ -426,12 +426,9 @@ impl<M: Media> Ftl<M> {
         mut crc: u32,
         bytes: &mut Vec<u8>,
     ) -> Result<(usize, u32), PageAddress> {
-        let mut at = bytes.len();
-        bytes.resize(at + value_bytes, 0);
+        bytes.reserve(value_bytes);
         for piece in RecordPieces::new(self, address, skip, value_bytes) {
-            let piece = piece?;
-            crc = copy_crc32c(&mut bytes[at..at + piece.len()], piece, crc);
-            at += piece.len();
+            crc = append_crc32c(bytes, piece?, crc);
         }
         Ok((value_bytes, crc))
     }

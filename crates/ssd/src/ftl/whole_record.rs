@@ -9,7 +9,7 @@ use crate::log::record::{HEADER_BYTES, RecordAddress, RecordHeader};
 use crate::media::Media;
 use crate::media::geometry::PAGE_DATA_BYTES;
 use crate::mutant::{Mutant, mutant};
-use headwater_host::copy::{copy_crc32c, crc32c};
+use headwater_host::copy::{append_crc32c, crc32c};
 
 impl<M: Media> Ftl<M> {
     /// Returns true if a record on one page has this key.
@@ -51,11 +51,7 @@ impl<M: Media> Ftl<M> {
         }
         let (copied, rest) = value.split_at(wanted);
         match sink {
-            ValueSink::Bytes(bytes) => {
-                let start = bytes.len();
-                bytes.resize(start + copied.len(), 0);
-                crc = copy_crc32c(&mut bytes[start..], copied, crc);
-            }
+            ValueSink::Bytes(bytes) => crc = append_crc32c(bytes, copied, crc),
             ValueSink::Client(segments) => {
                 self.prefetch_piece();
                 crc = segments.copy_out_crc32c(window.offset, copied, crc);

@@ -239,7 +239,9 @@ impl PageSpare {
             && self.before.sequence.0 <= NUMBER_MAX
     }
 
-    fn decode_with_crc(slot: &[u8], address: PageAddress, seed: u32) -> Option<(Self, u32)> {
+    /// Reads the spare of the page at `address`, and the checksum that the page's data has on the medium with this seed if the
+    /// page is intact; `None` if it is not the spare of that page.
+    pub(super) fn decode_with_crc(slot: &[u8], address: PageAddress, seed: u32) -> Option<(Self, u32)> {
         let fields = slot.get(PAGE_DATA_BYTES..PAGE_DATA_BYTES + PAGE_SPARE_BYTES)?;
         let layout = PageSpareLayout::ref_from_bytes(fields).ok()?;
         let found = PageAddress::new(BlockId(layout.block.get()), layout.page);

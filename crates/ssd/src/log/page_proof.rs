@@ -44,6 +44,16 @@ impl PageProof {
                 .is_some_and(|spare| spare.order == order || mutant(Mutant::OlderLifeAccepted)),
         }
     }
+
+    /// Returns the checksum that the data of a page has if it is what was programmed in the life of the block with this order;
+    /// `None` if the spare is not that page's, or proves nothing. For a reader that computes the checksum of what it copies.
+    pub(crate) fn data_checksum(&self, bytes: &[u8], page: PageAddress, order: u64) -> Option<u32> {
+        if self.traits.version == MediumVersion::One || order < self.version_1_below {
+            return None;
+        }
+        let (spare, crc) = PageSpare::decode_with_crc(bytes, page, self.traits.checksum_seed)?;
+        (spare.order == order || mutant(Mutant::OlderLifeAccepted)).then_some(crc)
+    }
 }
 
 /// Returns true if the bytes are those of the page, in any life of its block; also true if nothing can tell.

@@ -13,7 +13,7 @@ use crate::limits::COPY_PART_BYTES;
 use crate::log::record::{HEADER_BYTES, RecordHeader};
 use crate::media::Media;
 use crate::mutant::{Mutant, mutant};
-use headwater_host::copy::{copy_crc32c, crc32c};
+use headwater_host::copy::{append_crc32c, crc32c};
 use std::ops::Range;
 
 /// The part of a value that a command reads.
@@ -55,11 +55,7 @@ pub(super) fn is_read_in_parts(
 /// Copies a piece of a value to offset `at` of its sink, and returns the checksum that continues `crc` over it.
 fn copy_piece(sink: &mut ValueSink, at: usize, piece: &[u8], crc: u32) -> u32 {
     match sink {
-        ValueSink::Bytes(bytes) => {
-            let start = bytes.len();
-            bytes.resize(start + piece.len(), 0);
-            copy_crc32c(&mut bytes[start..], piece, crc)
-        }
+        ValueSink::Bytes(bytes) => append_crc32c(bytes, piece, crc),
         ValueSink::Client(segments) => segments.copy_out_crc32c(at, piece, crc),
     }
 }

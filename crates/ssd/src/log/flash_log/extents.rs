@@ -15,6 +15,7 @@ use crate::log::page::{NO_RECORD, PAGE_CRC, PageKind, PageSpare, PagesBefore};
 use crate::log::prefix::Tick;
 use crate::media::geometry::{PAGE_DATA_BYTES, PageAddress};
 use crate::media::{Media, MediaError};
+use crate::mutant::{Mutant, mutant};
 use headwater_dma::frame::MediaFrame;
 use headwater_dma::mover::{MemoryPlace, MoveJob, MoveMemory, MoveStep};
 use headwater_host::clock::Nanos;
@@ -156,6 +157,39 @@ impl<M: Media> FlashLog<M> {
             run.put_frame(page, frame);
         }
         self.moves.keep_job(job);
+    }
+
+    /// Copies whole pages of a run to the end of a vector as one job of the mover, which computes their checksums in the same
+    /// pass. Returns how many of the first ones have the checksums `sums`. The bytes of the others do not stay in the vector.
+    pub(crate) fn copy_pages_with_proof(
+        &mut self,
+        run: &mut ReadRun,
+        (pages, sums): (Range<u8>, &[u32]),
+        (sink, at): (&mut MoveMemory, usize),
+    ) -> u8 {
+        let mut job = self.begin_copy(std::mem::take(sink));
+        for (nth, page) in pages.clone().enumerate() {
+            let frame = job.add_memory(run.take_frame(page).expect("a page to copy is in its run"));
+            job.add_step(MoveStep::CopyCrc32c {
+                from: MemoryPlace::new(frame, 0).range(PAGE_DATA_BYTES),
+                to: MemoryPlace::new(0, at + nth * PAGE_DATA_BYTES),
+                seed: self.traits.checksum_seed,
+            });
+        }
+        self.moves.mover.run(&mut job).expect("pages of a value are copied to a sink that has room for them");
+        let is_ignored = mutant(Mutant::ExtentPageNotProven) || mutant(Mutant::PageChecksumIgnored);
+        let has_sum = |(nth, sum): &(usize, &u32)| job.crc32c(*nth) == Some(**sum) || is_ignored;
+        let proven = sums.iter().take(pages.len()).enumerate().take_while(has_sum).count();
+        let mut memories = job.drain_memories();
+        *sink = memories.next().expect("the job has its sink");
+        for (page, frame) in pages.zip(memories.filter_map(MoveMemory::into_frame)) {
+            run.put_frame(page, frame);
+        }
+        self.moves.keep_job(job);
+        if let MoveMemory::Vec(bytes) = sink {
+            bytes.truncate(at + proven * PAGE_DATA_BYTES);
+        }
+        narrow(proven)
     }
 
     /// Submits filled pages of extents to the medium. Returns true if any was submitted.
