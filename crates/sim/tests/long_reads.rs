@@ -228,7 +228,8 @@ fn a_cold_value_that_is_read_in_parts_takes_no_more_transfers() {
         let (mut read, mut most_held) = (Vec::new(), 0);
         while read.len() < value.len() {
             let bytes_max = u32::try_from(part_bytes).unwrap();
-            let part = SsdCommand::ReadPart { reader: reader.clone(), sink: Vec::new(), bytes_max };
+            let (reader, offset) = (reader.clone(), u32::try_from(read.len()).unwrap());
+            let part = SsdCommand::ReadPart { reader, offset, sink: Vec::new(), bytes_max };
             let (part, most) = counted.run(part);
             assert_eq!(part.status, Status::SUCCESS, "behind {} bytes", read.len());
             assert!(!part.sink.is_empty(), "no byte behind {} bytes", read.len());
@@ -237,5 +238,29 @@ fn a_cold_value_that_is_read_in_parts_takes_no_more_transfers() {
         }
         assert!(read == value, "the value has other bytes in parts of {part_bytes}");
         counted.assert_few_reads(before, most_held);
+    }
+}
+
+#[test]
+fn a_part_of_a_cold_value_reads_nothing_that_lies_in_front_of_it() {
+    let (file, value) = closed_file();
+    let seed = fastrand::u64(..);
+    let mut random = fastrand::Rng::with_seed(seed);
+    for _ in 0..8 {
+        let mut counted = CountedDevice::open(&file.snapshot(), COLD);
+        counted.forget_reads();
+        let reader = ValueReader::new(1);
+        let open = SsdCommand::OpenValue { key: key(), reader: reader.clone() };
+        assert_eq!(counted.run(open).0.status, Status::SUCCESS);
+        let (start, bytes) = (random.usize(..VALUE_BYTES), random.usize(1..=2 * EXTENT));
+        let (offset, bytes_max) = (u32::try_from(start).unwrap(), u32::try_from(bytes).unwrap());
+        let (part, _) = counted.run(SsdCommand::ReadPart { reader, offset, sink: Vec::new(), bytes_max });
+        assert_eq!(part.status, Status::SUCCESS, "seed {seed}: {bytes} bytes from {start} on");
+        let end = start + part.sink.len();
+        assert!(end > start && part.sink == value[start..end], "seed {seed}: other bytes from {start} on");
+        // The pages of the part, and those of the record.
+        let pages = end.div_ceil(PAGE_DATA_BYTES) - start / PAGE_DATA_BYTES + 2;
+        let read: usize = counted.counts.lock().unwrap().reads.iter().sum();
+        assert!(read <= pages * SLOT_BYTES, "seed {seed}: {read} bytes for a part of {pages} pages");
     }
 }

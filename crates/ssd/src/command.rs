@@ -282,7 +282,7 @@ pub enum SsdCommand {
         /// The point at which the read may complete.
         release: ReadRelease,
     },
-    /// Opens a reader of a key's value, which [`SsdCommand::ReadPart`] then reads from its start. Completes like an Exist
+    /// Opens a reader of a key's value, which [`SsdCommand::ReadPart`] then reads in order. Completes like an Exist
     /// that waits until the record is durable.
     OpenValue {
         /// Key bytes.
@@ -290,13 +290,16 @@ pub enum SsdCommand {
         /// The reader to open. It is open only if the command succeeds.
         reader: ValueReader,
     },
-    /// Reads the next bytes of a value, with no other command on the same reader in flight. The end of the value closes the
-    /// reader, and so does [`Status::SEQUENCE_MISMATCH`]: the key was written or removed, and the device needed the room of
-    /// the old value. [`Status::UNRECOVERED_ERROR`] if the part cannot be read, [`Status::INVALID_FIELD`] if the reader is
-    /// not open.
+    /// Reads bytes of a value behind those that were read before, with no other command on the same reader in flight. The end
+    /// of the value closes the reader, and so does [`Status::SEQUENCE_MISMATCH`]: the key was written or removed, and the device
+    /// needed the room of the old value. [`Status::UNRECOVERED_ERROR`] if the part cannot be read, [`Status::INVALID_FIELD`] if
+    /// the reader is not open, or if the part begins in front of the end of the last one or behind the value, which closes it.
     ReadPart {
         /// The reader.
         reader: ValueReader,
+        /// The first byte of the value to read. What lies between the last part and this one is passed over: of a value in
+        /// extents it is not read, of another one it is, because the checksum of the record covers it.
+        offset: u32,
         /// The vector that receives the bytes. It comes back with the completion.
         sink: Vec<u8>,
         /// Most bytes to read. The part is shorter at the end of the value, and if device DRAM has no room for as many pages.

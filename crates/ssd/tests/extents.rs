@@ -241,7 +241,8 @@ fn a_reader_of_parts_gets_the_value_that_it_opened_while_the_key_is_written() {
     assert_eq!(run(&mut device, open).value_bytes as usize, old.len());
     let mut read = Vec::new();
     while read.len() < old.len() {
-        let part = SsdCommand::ReadPart { reader: reader.clone(), sink: Vec::new(), bytes_max: 300_000 };
+        let (reader, offset) = (reader.clone(), u32::try_from(read.len()).unwrap());
+        let part = SsdCommand::ReadPart { reader, offset, sink: Vec::new(), bytes_max: 300_000 };
         let part = run(&mut device, part);
         assert_eq!(part.status, Status::SUCCESS, "behind {} bytes", read.len());
         read.extend_from_slice(&part.sink);
@@ -400,8 +401,8 @@ fn read_many_at_once(folder: &Path) {
             // The last one is longer than device memory has room for.
             let bytes = [EXTENT / 3, EXTENT, EXTENT + 5_000][number / 2];
             let bytes_max = u32::try_from(bytes).unwrap();
-            let command =
-                SsdCommand::ReadPart { reader: readers[number].clone(), sink: Vec::new(), bytes_max };
+            let (reader, sink) = (readers[number].clone(), Vec::new());
+            let command = SsdCommand::ReadPart { reader, offset: 0, sink, bytes_max };
             (command, value(number).into_iter().take(bytes.min(EXTENT)).collect())
         };
         device.submit(FRONT_END, NamespaceId::FIRST, token as u64, command).unwrap();

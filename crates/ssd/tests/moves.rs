@@ -358,7 +358,8 @@ fn parts_of_a_value_are_read_by_channels() {
     let mut found = Vec::new();
     while found.len() < value.len() {
         let sink = vec![9; 77];
-        let part = SsdCommand::ReadPart { reader: reader.clone(), sink, bytes_max: 300_001 };
+        let offset = u32::try_from(found.len()).unwrap();
+        let part = SsdCommand::ReadPart { reader: reader.clone(), offset, sink, bytes_max: 300_001 };
         bench.submit(NamespaceId::FIRST, 2, part);
         bench.poll_until(|bench| !bench.channel.lock().jobs.is_empty() || !bench.done.is_empty());
         (0..100).for_each(|_| bench.turn());

@@ -56,15 +56,17 @@ impl PartsHost {
         (reader, completion)
     }
 
-    fn read(&mut self, reader: &ValueReader, bytes_max: u32) -> SsdCompletion {
-        self.run(SsdCommand::ReadPart { reader: reader.clone(), sink: b"old".to_vec(), bytes_max })
+    /// Reads a part of a value: the first byte and the most of them.
+    fn read(&mut self, reader: &ValueReader, (offset, bytes_max): (usize, u32)) -> SsdCompletion {
+        let (reader, offset) = (reader.clone(), u32::try_from(offset).unwrap());
+        self.run(SsdCommand::ReadPart { reader, offset, sink: b"old".to_vec(), bytes_max })
     }
 
     /// Reads the rest of a value in parts.
     fn read_rest(&mut self, reader: &ValueReader, length: usize) -> Vec<u8> {
         let mut value = Vec::new();
         while value.len() < length {
-            let part = self.read(reader, 100_000);
+            let part = self.read(reader, (value.len(), 100_000));
             assert_eq!(part.status, Status::SUCCESS, "after {} of {length} bytes", value.len());
             value.extend(part.sink);
         }
@@ -145,7 +147,10 @@ fn read_while_writing(seed: u64, blocks: u32, value_bytes_max: usize) -> ReaderC
             _ if !open.is_empty() => {
                 let at = random.usize(..open.len());
                 let one = &mut open[at];
-                let part = host.read(&one.reader, random.u32(1..300_000));
+                let passed =
+                    if random.u8(0..3) == 0 { random.usize(..=one.value.len() - one.read) } else { 0 };
+                let offset = one.read + passed;
+                let part = host.read(&one.reader, (offset, random.u32(1..300_000)));
                 if part.status == Status::SEQUENCE_MISMATCH {
                     assert!(one.changed, "seed {seed}, step {step}: a value that nothing replaced is gone");
                     counts.gone += 1;
@@ -153,9 +158,9 @@ fn read_while_writing(seed: u64, blocks: u32, value_bytes_max: usize) -> ReaderC
                     continue;
                 }
                 assert_eq!(part.status, Status::SUCCESS, "seed {seed}, step {step}");
-                let rest = &one.value[one.read..];
+                let rest = &one.value[offset..];
                 assert!(rest.starts_with(&part.sink), "seed {seed}, step {step}: another value's bytes");
-                one.read += part.sink.len();
+                one.read = offset + part.sink.len();
                 if one.read == one.value.len() {
                     counts.changed += u32::from(one.changed);
                     open.swap_remove(at);
@@ -202,7 +207,7 @@ fn reader_that_was_dropped_keeps_nothing_from_those_that_are_open() {
     for round in 0..120_u8 {
         assert_eq!(host.store(round % 4, &vec![round; 400_000]), Status::SUCCESS);
         let (dropped, _) = host.open(round % 4);
-        assert_eq!(host.read(&dropped, 10).sink, [round; 10]);
+        assert_eq!(host.read(&dropped, (0, 10)).sink, [round; 10]);
     }
     assert!(host.read_rest(&followed, value.len()) == value);
 }
@@ -211,14 +216,37 @@ fn reader_that_was_dropped_keeps_nothing_from_those_that_are_open() {
 fn reader_that_is_not_open_or_open_already_is_refused() {
     let mut host = PartsHost::new(64, 1_024);
     assert_eq!(host.store(1, b"value"), Status::SUCCESS);
-    assert_eq!(host.read(&ValueReader::new(9), 10).status, Status::INVALID_FIELD);
+    assert_eq!(host.read(&ValueReader::new(9), (0, 10)).status, Status::INVALID_FIELD);
     let (reader, _) = host.open(1);
     let again = SsdCommand::OpenValue { key: name(1), reader: reader.clone() };
     assert_eq!(host.run(again).status, Status::INVALID_FIELD);
-    let part = host.read(&reader, 2);
+    let part = host.read(&reader, (0, 2));
     assert_eq!((part.status, &part.sink[..]), (Status::SUCCESS, &b"va"[..]));
-    assert_eq!(host.read(&reader, 100).sink, b"lue");
+    assert_eq!(host.read(&reader, (2, 100)).sink, b"lue");
     // The end of the value closed it.
-    let part = host.read(&reader, 100);
+    let part = host.read(&reader, (5, 100));
     assert_eq!((part.status, &part.sink[..]), (Status::INVALID_FIELD, &b""[..]));
+}
+
+#[test]
+fn part_in_front_of_the_last_one_or_behind_the_value_is_refused_and_closes_the_reader() {
+    let mut host = PartsHost::new(64, 1_024);
+    // In the log, and in extents.
+    for length in [1_000, 700_000] {
+        let value: Vec<u8> = (0..=250).cycle().take(length).collect();
+        assert_eq!(host.store(1, &value), Status::SUCCESS);
+        for offset in [149, 0, length + 1] {
+            let (reader, _) = host.open(1);
+            let part = host.read(&reader, (100, 50));
+            assert_eq!((part.status, &part.sink[..]), (Status::SUCCESS, &value[100..150]));
+            let part = host.read(&reader, (offset, 50));
+            assert_eq!((part.status, part.sink.len()), (Status::INVALID_FIELD, 0), "offset {offset}");
+            assert_eq!(host.read(&reader, (150, 50)).status, Status::INVALID_FIELD, "offset {offset}");
+        }
+        // A part of no byte at the end ends the value.
+        let (reader, _) = host.open(1);
+        let part = host.read(&reader, (length, 50));
+        assert_eq!((part.status, part.sink.len()), (Status::SUCCESS, 0));
+        assert_eq!(host.read(&reader, (length, 50)).status, Status::INVALID_FIELD);
+    }
 }

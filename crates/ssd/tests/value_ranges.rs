@@ -11,8 +11,8 @@ use headwater_host::clock::{Clock, Nanos, UnixMillis};
 use headwater_host::shared_memory::SharedMemory;
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::{
-    FrontEndId, NamespaceId, ReadCaching, ReadRelease, RecordExpiry, SsdCommand, SsdCompletion, ValueSink,
-    WriteCondition,
+    FrontEndId, NamespaceId, ReadCaching, ReadRelease, RecordExpiry, SsdCommand, SsdCompletion, ValueReader,
+    ValueSink, WriteCondition,
 };
 use headwater_ssd::engine::{DeviceConfig, SsdDevice, StartTime};
 use headwater_ssd::media::file::{FileMedia, FileOptions};
@@ -221,6 +221,84 @@ fn a_part_of_a_value_in_extents_reads_the_pages_that_hold_it_and_no_other() {
         ] {
             let read = check(&mut device, ("long", &value), (offset, bytes), ReadCaching::ByLength);
             assert_eq!(read, pages, "{bytes} bytes from {offset} on");
+        }
+    }
+}
+
+/// Reads parts of a value by the reader of this number, each from an offset on, and checks them. Returns the pages that the parts
+/// waited for.
+#[track_caller]
+fn check_reader<M: Media>(
+    device: &mut SsdDevice<M>,
+    (key, value, number): (&str, &[u8], u64),
+    parts: &[(usize, usize)],
+) -> u64 {
+    let reader = ValueReader::new(number);
+    let open = Bytes::copy_from_slice(key.as_bytes());
+    submit(device, 3, SsdCommand::OpenValue { key: open, reader: reader.clone() });
+    let opened = next(device);
+    assert_eq!((opened.status, opened.value_bytes as usize), (Status::SUCCESS, value.len()));
+    let before = device.stats().cache_misses;
+    for &(offset, bytes) in parts {
+        let (reader, bytes_max) = (reader.clone(), u32::try_from(bytes).unwrap());
+        let offset_field = u32::try_from(offset).unwrap();
+        let part = SsdCommand::ReadPart { reader, offset: offset_field, sink: Vec::new(), bytes_max };
+        submit(device, 4, part);
+        let found = next(device);
+        assert_eq!(found.status, Status::SUCCESS, "{key}: {bytes} bytes from {offset} on");
+        let wanted = part_of(value, (offset, bytes));
+        let is_front = wanted.starts_with(&found.sink) && found.sink.is_empty() == wanted.is_empty();
+        assert!(is_front, "{key}: {bytes} bytes from {offset} on are {} other ones", found.sink.len());
+    }
+    device.stats().cache_misses - before
+}
+
+#[test]
+fn a_reader_passes_over_what_lies_between_its_parts() {
+    for folder in folders() {
+        let mut device = file_device(folder.path(), DeviceConfig::default());
+        let value = text(LONGEST, 9);
+        put(&mut device, "long", &value);
+        // The record comes into device memory.
+        check(&mut device, ("long", &value), (0, 1), ReadCaching::ByLength);
+        let far = (50 * EXTENT + 5, 200_000);
+        let cases: [(&[(usize, usize)], u64); 5] = [
+            (&[far], 49),
+            (&[(4_095, 2), far, (LONGEST - 10, 10)], 51),
+            (&[(EXTENT - 1, 1), (EXTENT, 1), (2 * EXTENT + 4_096, 4_096)], 3),
+            (&[((16 << 20) + 1, 999)], 0),
+            (&[(LONGEST, 10)], 0),
+        ];
+        for (number, (parts, pages)) in (1..).zip(cases) {
+            let read = check_reader(&mut device, ("long", &value, number), parts);
+            assert_eq!(read, pages, "{parts:?}");
+        }
+    }
+}
+
+#[test]
+fn random_parts_of_a_reader_are_those_of_the_value() {
+    let seed = fastrand::u64(..);
+    let mut random = fastrand::Rng::with_seed(seed);
+    let folder = TempDir::new_in("/dev/shm").unwrap();
+    let mut in_extents = file_device(folder.path(), DeviceConfig::default());
+    let mut in_log = memory_device(in_log());
+    let (mut number, key) = (0, format!("seed {seed}"));
+    for bytes in [1, 4_096, 60_000, EXTENT - 1, EXTENT, EXTENT + 1, 3 * EXTENT, 5 * EXTENT + 4_097] {
+        let value = text(bytes, seed);
+        put(&mut in_extents, &key, &value);
+        put(&mut in_log, &key, &value);
+        for _ in 0..12 {
+            let (mut parts, mut at) = (Vec::new(), 0);
+            while at < bytes && parts.len() < 8 {
+                at += random.usize(..=(bytes - at) / 2);
+                let part = random.usize(1..=300_000);
+                parts.push((at, part));
+                at += part;
+            }
+            number += 1;
+            check_reader(&mut in_extents, (&key, &value, number), &parts);
+            check_reader(&mut in_log, (&key, &value, number), &parts);
         }
     }
 }

@@ -23,6 +23,7 @@ pub const REPLY_MEMORY_BYTES_MAX: usize = 256 << 20;
 pub const STREAMED_BYTES_MIN: usize = 1 << 20;
 /// Bytes of a value that are read at a time while the value is sent; a longer one is sent in such parts.
 pub const STREAM_PART_BYTES: usize = 256 << 10;
+const _: () = assert!(STREAM_PART_BYTES.is_multiple_of(headwater_ssd::limits::EXTENT_BYTES));
 /// Long values of one MGET whose readers are open at a time.
 pub const LONG_VALUES_OPEN_MAX: usize = 64;
 /// Bytes that all clients together may make the front end hold: input, values and unsent replies. A client above its

@@ -63,8 +63,8 @@ pub(crate) struct ValueStream {
     reader: Option<(ValueReader, bool)>,
     /// Length of the bulk string.
     length: usize,
-    /// Bytes in front of the range that were not read yet.
-    skip: usize,
+    /// The first byte of the range that was not read yet, in the value.
+    next: usize,
     /// Bytes of the range that were not read yet.
     left: usize,
     /// True if the first part has been admitted already.
@@ -85,7 +85,7 @@ impl ValueStream {
             step: StreamStep::Open,
             reader: None,
             length: 0,
-            skip: 0,
+            next: 0,
             left: 0,
             is_admitted: true,
             header_sent: false,
@@ -142,7 +142,8 @@ impl ValueStream {
                 }
                 let (reader, _) = self.reader.clone().expect("a stream that reads has opened its reader");
                 let sink = context.shared.value_buffers.take();
-                SsdCommand::ReadPart { reader, sink, bytes_max: narrow(bytes) }
+                let (offset, bytes_max) = (narrow(self.next), narrow(bytes));
+                SsdCommand::ReadPart { reader, offset, sink, bytes_max }
             }
         };
         match context.submit(self.part, self.namespace, command) {
@@ -184,10 +185,9 @@ impl ValueStream {
         Some(self.with_header(part, protocol))
     }
 
-    /// Returns the bytes of the next part.
+    /// Returns the bytes of the next part. It ends where an extent ends, so that no page is read for two parts.
     fn next_bytes(&self) -> usize {
-        let ahead = if self.skip > 0 { self.skip } else { self.left };
-        ahead.min(STREAM_PART_BYTES)
+        self.left.min(STREAM_PART_BYTES - self.next % STREAM_PART_BYTES)
     }
 
     /// Begins to read a value of this length.
@@ -196,7 +196,7 @@ impl ValueStream {
             StreamedRange::Whole => 0..value_bytes,
             StreamedRange::Bytes(start, end) => value_range(start, end, value_bytes).unwrap_or(0..0),
         };
-        (self.skip, self.left, self.length) = (range.start, range.len(), range.len());
+        (self.next, self.left, self.length) = (range.start, range.len(), range.len());
         self.step = StreamStep::Read;
         if range.is_empty() {
             self.reader = None;
@@ -206,13 +206,8 @@ impl ValueStream {
 
     fn accept_part(&mut self, part: Vec<u8>, shared: &mut RespState) {
         assert!(!part.is_empty(), "the device read no byte of a value that it said to have");
-        if self.skip > 0 {
-            self.skip -= part.len();
-            shared.value_buffers.put_back(part);
-            self.step = StreamStep::Read;
-            return;
-        }
         self.is_admitted = false;
+        self.next += part.len();
         self.left -= part.len();
         self.sent_from.get_or_insert(shared.now);
         self.step = StreamStep::Send(part);

@@ -231,9 +231,10 @@ impl KvDeviceModel {
                 self.open_value((namespace, &key), reader.number(), wall, &mut completion);
                 needs = self.last_sequence(namespace, &key);
             }
-            SsdCommand::ReadPart { reader, sink, bytes_max } => {
+            SsdCommand::ReadPart { reader, offset, sink, bytes_max } => {
                 completion.sink = sink;
-                self.read_part(reader.number(), bytes_max as usize, &mut completion);
+                let part = (offset as usize, bytes_max as usize);
+                self.read_part(reader.number(), part, &mut completion);
             }
             batch @ (SsdCommand::Batch { .. } | SsdCommand::BatchAcross { .. }) => {
                 self.batch(namespace, batch, wall, &mut completion);
@@ -311,12 +312,12 @@ impl KvDeviceModel {
         }
     }
 
-    fn read_part(&mut self, number: u64, bytes_max: usize, completion: &mut SsdCompletion) {
+    fn read_part(&mut self, number: u64, part: (usize, usize), completion: &mut SsdCompletion) {
         let (records, gives_up) = (&self.records, self.gives_up_readers);
         let is_given_up = |read: &ModelReader| {
             gives_up && records.get(&read.key).map(|record| record.sequence) != Some(read.sequence.0)
         };
-        match self.readers.read(number, bytes_max, is_given_up) {
+        match self.readers.read(number, part, is_given_up) {
             Some(part) => completion.sink.extend(part),
             None => completion.status = Status::SEQUENCE_MISMATCH,
         }

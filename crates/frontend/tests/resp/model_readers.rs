@@ -30,19 +30,20 @@ impl ModelReaders {
         assert!(self.0.insert(number, reader).is_none(), "two readers have the number {number}");
     }
 
-    /// Returns the next part of a value, or nothing if it is given up.
+    /// Returns a part of a value, behind those that were read, or nothing if it is given up.
     pub(crate) fn read(
         &mut self,
         number: u64,
-        bytes_max: usize,
+        (offset, bytes_max): (usize, usize),
         is_given_up: impl FnOnce(&ModelReader) -> bool,
     ) -> Option<Vec<u8>> {
         let mut reader = self.0.remove(&number).expect("the reader is open");
         if is_given_up(&reader) {
             return None;
         }
-        let end = reader.value.len().min(reader.read + bytes_max);
-        let part = reader.value[reader.read..end].to_vec();
+        assert!(offset >= reader.read, "a part from {offset} on behind one up to {}", reader.read);
+        let end = reader.value.len().min(offset + bytes_max);
+        let part = reader.value[offset..end].to_vec();
         reader.read = end;
         if end < reader.value.len() {
             self.0.insert(number, reader);

@@ -126,9 +126,9 @@ pub(crate) fn execute<M: Media>(
         SsdCommand::OpenValue { key, reader } => {
             value_parts::open(ftl, &KeyTarget::unconditional(namespace, hash, key), (front_end, reader))
         }
-        SsdCommand::ReadPart { reader, sink, bytes_max } => {
+        SsdCommand::ReadPart { reader, offset, sink, bytes_max } => {
             let copied = operation.moves.as_ref().map(|moves| &moves.copied);
-            value_parts::read(ftl, (front_end, reader), (sink, *bytes_max), copied)
+            value_parts::read(ftl, (front_end, reader), (sink, *offset, *bytes_max), copied)
         }
         SsdCommand::Exist { key, release } => {
             exist(ftl, &KeyTarget::unconditional(namespace, hash, key), *release)

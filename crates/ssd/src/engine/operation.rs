@@ -191,6 +191,12 @@ impl DeviceOperation {
             || self.is_write() && !self.progress.bytes.is_empty()
     }
 
+    /// Returns true if it reads a value in parts, and needs the pages of a part only until the next one.
+    pub(crate) fn reads_pages_once(&self) -> bool {
+        self.value_progress.is_some_and(|progress| progress.in_extents)
+            || matches!(self.work, OperationWork::Command(SsdCommand::ReadPart { .. }))
+    }
+
     /// Returns true if a part of its records is appended.
     pub(crate) fn is_appending(&self) -> bool {
         self.progress.batch.is_some() || self.batch_plan.as_ref().is_some_and(|plan| plan.open.is_some())

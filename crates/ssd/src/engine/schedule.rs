@@ -328,8 +328,7 @@ impl<M: Media> SsdDevice<M> {
         }
         let is_turn = matches!(result, Err(StallReason::Turn));
         // The pages of the other parts stay in memory until all are copied; the plan of a batch needs none again.
-        let reads_extents = operation.value_progress.is_some_and(|progress| progress.in_extents);
-        if !is_turn || operation.batch_plan.is_some() || reads_extents {
+        if !is_turn || operation.batch_plan.is_some() || operation.reads_pages_once() {
             let is_used = !matches!(result, Err(StallReason::Pages(_)));
             for page in std::mem::take(&mut operation.pinned_pages) {
                 self.ftl.unpin(page, is_used);

@@ -31,7 +31,7 @@ pub(super) struct HeldValue {
     pub(super) address: RecordAddress,
     /// The blocks of its record; empty once they are given up.
     pub(super) blocks: Vec<BlockId>,
-    /// Bytes of the value that were read.
+    /// Bytes of the value that were read or passed over.
     pub(super) bytes_done: usize,
     /// Checksum of the record up to there.
     pub(super) crc: u32,
@@ -48,6 +48,8 @@ pub(crate) enum PartRead {
     Damaged,
     /// No such reader is open.
     NotOpen,
+    /// The part begins in front of the end of the last one, or behind the value.
+    OutOfOrder,
 }
 
 /// The values that are read in parts.

@@ -18,9 +18,12 @@ use crate::log::record::{HEADER_BYTES, RecordAddress, RecordHeader};
 use crate::media::{BlockId, Media};
 use crate::mutant::{Mutant, mutant};
 use headwater_dma::mover::MoveMemory;
-use headwater_host::copy::{copy_crc32c, crc32c};
+use headwater_host::copy::{append_crc32c, crc32c};
+use headwater_host::width::to_usize;
 use std::ops::Range;
 
+/// Bytes of a value that are passed over before other operations get a turn.
+const PASSED_BYTES_MAX: usize = 256 << 10;
 /// Values that are read may keep one block of so many from being erased.
 const KEPT_SHARE: usize = 16;
 
@@ -52,19 +55,19 @@ impl<M: Media> Ftl<M> {
         Ok(true)
     }
 
-    /// Reads the next part of a value, at most `bytes_max` bytes, into a sink, which is cleared. The reader is closed by
-    /// the end of the value, and by every result but [`PartRead::Done`]. `copied` is a range of the value that an earlier call
+    /// Reads a part of a value, from `offset` on and at most `bytes_max` bytes, into a sink, which is cleared. The reader is closed
+    /// by the end of the value, and by every result but [`PartRead::Done`]. `copied` is a range of the value that an earlier call
     /// of the same command put into the sink: if it is the beginning of the part, it stays.
     pub(crate) fn read_held_value(
         &mut self,
         front_end: FrontEndId,
         reader: &ValueReader,
-        (sink, bytes_max): (&mut Vec<u8>, u32),
+        (sink, offset, bytes_max): (&mut Vec<u8>, u32, u32),
         copied: Option<&Range<usize>>,
     ) -> Result<PartRead, StallReason> {
         let name = (front_end, reader.number());
-        let next = self.held_values.open.get(&name).map(|held| held.bytes_done);
-        let is_next = |copied: &&Range<usize>| Some(copied.start) == next && copied.len() == sink.len();
+        let start = to_usize(offset.into());
+        let is_next = |copied: &&Range<usize>| copied.start == start && copied.len() == sink.len();
         if copied.filter(is_next).is_none() {
             sink.clear();
         }
@@ -76,27 +79,32 @@ impl<M: Media> Ftl<M> {
         }
         let held = &self.held_values.open[&name];
         let value_bytes = held.header.value_len();
-        let start = held.bytes_done;
+        if !(held.bytes_done..=value_bytes).contains(&start) {
+            self.close_value(name);
+            sink.clear();
+            return Ok(PartRead::OutOfOrder);
+        }
         let bytes = (value_bytes - start).min(bytes_max as usize);
         if held.header.extents > 0 {
             let bytes = bytes.min(self.range_bytes_max());
             return self.read_held_extents(name, start..start + bytes, sink);
         }
+        self.pass_over(name, start)?;
+        let held = &self.held_values.open[&name];
         let skip = HEADER_BYTES + usize::from(held.header.key_bytes) + start;
-        sink.resize(bytes, 0);
-        let (mut at, mut crc) = (0, held.crc);
+        sink.reserve(bytes);
+        let mut crc = held.crc;
         for piece in RecordPieces::new(self, held.address, skip, bytes) {
             let Ok(piece) = piece else {
                 sink.clear();
                 return Err(self.pages(held.address, (skip, bytes)));
             };
-            crc = copy_crc32c(&mut sink[at..at + piece.len()], piece, crc);
-            at += piece.len();
+            crc = append_crc32c(sink, piece, crc);
         }
         let sequence = held.header.sequence;
         let is_end = start + bytes == value_bytes;
         let intact = !is_end || crc == held.header.crc || mutant(Mutant::ReadChecksumIgnored);
-        if at < bytes || !intact {
+        if sink.len() < bytes || !intact {
             self.close_value(name);
             sink.clear();
             return Ok(PartRead::Damaged);
@@ -109,6 +117,23 @@ impl<M: Media> Ftl<M> {
         Ok(PartRead::Done(sequence))
     }
 
+    /// Continues the checksum of a value that lies in the log up to `until`, where the next part begins. Stalls after each
+    /// [`PASSED_BYTES_MAX`] bytes until it is there.
+    fn pass_over(&mut self, name: ReaderName, until: usize) -> Result<(), StallReason> {
+        let held = &self.held_values.open[&name];
+        let end = until.min(held.bytes_done + PASSED_BYTES_MAX);
+        let skip = HEADER_BYTES + usize::from(held.header.key_bytes) + held.bytes_done;
+        let part = (skip, end - held.bytes_done);
+        let mut crc = held.crc;
+        for piece in RecordPieces::new(self, held.address, part.0, part.1) {
+            crc = crc32c(crc, piece.map_err(|_| self.pages(held.address, part))?);
+        }
+        if let Some(held) = self.held_values.open.get_mut(&name) {
+            (held.bytes_done, held.crc) = (end, crc);
+        }
+        if end < until { Err(StallReason::Turn) } else { Ok(()) }
+    }
+
     /// Reads a range of a value that lies in extents, of which the sink has the first bytes or none. The record itself is checked
     /// before the first byte.
     fn read_held_extents(
@@ -117,11 +142,11 @@ impl<M: Media> Ftl<M> {
         range: Range<usize>,
         sink: &mut Vec<u8>,
     ) -> Result<PartRead, StallReason> {
-        let HeldValue { address, header, .. } = self.held_values.open[&name];
+        let HeldValue { address, header, bytes_done, .. } = self.held_values.open[&name];
         let entry =
             IndexEntry { units: header.units(), namespace: header.namespace, ..IndexEntry::probe(address) };
         let copied = sink.len();
-        let mut intact = range.start + copied > 0 || self.is_intact(entry, &header)?;
+        let mut intact = bytes_done + copied > 0 || self.is_intact(entry, &header)?;
         if intact && copied < range.len() {
             sink.reserve_exact(range.len() - copied);
             let mut memory = MoveMemory::Vec(std::mem::take(sink));

@@ -95,7 +95,8 @@ fn part_of_a_value_that_cannot_be_read_fails_and_the_parts_before_it_are_right()
     assert_eq!((opened.status, opened.value_bytes as usize), (Status::SUCCESS, long.len()));
     let (mut read, mut failed) = (Vec::new(), 0);
     while read.len() < long.len() {
-        let part = SsdCommand::ReadPart { reader: reader.clone(), sink: Vec::new(), bytes_max: 50_000 };
+        let (reader, offset) = (reader.clone(), u32::try_from(read.len()).unwrap());
+        let part = SsdCommand::ReadPart { reader, offset, sink: Vec::new(), bytes_max: 50_000 };
         let part = host.run(part);
         if part.status == Status::UNRECOVERED_ERROR {
             assert!(part.sink.is_empty() && (80_000..=130_000).contains(&read.len()), "after {}", read.len());

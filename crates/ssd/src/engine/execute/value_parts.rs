@@ -32,17 +32,18 @@ pub(super) fn open<M: Media>(
     Ok(outcome)
 }
 
-/// Reads the next part of a value, of which `copied` is in the sink already, by jobs of the mover.
+/// Reads a part of a value, from an offset on and of so many bytes at most, of which `copied` is in the sink already, by jobs of
+/// the mover.
 pub(super) fn read<M: Media>(
     ftl: &mut Ftl<M>,
     (front_end, reader): (FrontEndId, &ValueReader),
-    sink: (&mut Vec<u8>, u32),
+    part: (&mut Vec<u8>, u32, u32),
     copied: Option<&Range<usize>>,
 ) -> Result<ExecutionOutcome, StallReason> {
-    let (status, sequence) = match ftl.read_held_value(front_end, reader, sink, copied)? {
+    let (status, sequence) = match ftl.read_held_value(front_end, reader, part, copied)? {
         PartRead::Done(sequence) => (Status::SUCCESS, sequence),
         PartRead::Gone => (Status::SEQUENCE_MISMATCH, Sequence(0)),
-        PartRead::NotOpen => (Status::INVALID_FIELD, Sequence(0)),
+        PartRead::NotOpen | PartRead::OutOfOrder => (Status::INVALID_FIELD, Sequence(0)),
         PartRead::Damaged => {
             ftl.count_damaged(1);
             (Status::UNRECOVERED_ERROR, Sequence(0))
