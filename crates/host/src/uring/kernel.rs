@@ -150,11 +150,17 @@ impl KernelRing {
 }
 
 impl TransferSlot {
-    /// Keeps the buffers, lists their addresses and returns their number.
+    /// Keeps the buffers, lists their addresses and returns the number of ranges: buffers that lie behind each other are one, whose
+    /// pages the kernel pins together.
     fn hold_buffers(&mut self, buffers: Vec<SectorBuffer>) -> u32 {
         self.vectors.clear();
-        self.vectors
-            .extend(buffers.iter().map(|buffer| IoVector { start: buffer.start(), bytes: buffer.len() }));
+        for buffer in &buffers {
+            let (start, bytes) = (buffer.start(), buffer.len());
+            match self.vectors.last_mut() {
+                Some(last) if last.start.wrapping_add(last.bytes) == start => last.bytes += bytes,
+                _ => self.vectors.push(IoVector { start, bytes }),
+            }
+        }
         self.buffers = buffers;
         // At most TRANSFER_BUFFERS_MAX.
         narrow(self.vectors.len())

@@ -1,7 +1,8 @@
 //! Tests of every implementation.
 
 use super::*;
-use crate::mapped_region::SECTOR_BYTES;
+use crate::mapped_region::{SECTOR_BYTES, SpanSink};
+use crate::reservation::{Backing, BackingOrder, PAGE_BYTES, PageRun, PageSpan, Reservation};
 use rustix::event::{PollFd, PollFlags, poll};
 
 #[derive(Clone, Copy, Debug)]
@@ -62,6 +63,48 @@ fn gathered_write_reads_back_scattered() {
         assert_eq!(read.result, Ok(3 * 2 * SECTOR_BYTES));
         for (buffer, expected) in read.buffers.iter().zip(2..) {
             assert!(buffer.iter().all(|&byte| byte == expected), "{choice:?}");
+        }
+    }
+}
+
+/// Keeps the pages of a cut claimed for ever.
+struct LeakedSpan;
+
+impl SpanSink for LeakedSpan {
+    fn return_span(&self, _span: PageSpan) {}
+}
+
+/// Returns buffers of nine sectors that lie behind each other in memory, in order. A reservation with a claimed span stays mapped.
+fn cut_buffers(pages: u32) -> Vec<SectorBuffer> {
+    let mut reservation = Reservation::new(pages as usize * PAGE_BYTES).unwrap();
+    let all = PageRun { first: 0, pages };
+    reservation.commit(all, BackingOrder::only(Backing::Small)).unwrap();
+    let span = reservation.claim(all).unwrap();
+    SectorBuffer::cut(span, 9, 0, Box::new(LeakedSpan))
+}
+
+#[test]
+fn buffers_that_lie_behind_each_other_keep_their_order() {
+    for choice in ALL {
+        let mut ring = open(4, choice);
+        let mut cut = cut_buffers(18);
+        assert_eq!(cut.len(), 16);
+        // Runs of neighbours, single ones, and neighbours in the wrong order.
+        cut.swap(4, 5);
+        cut.swap(9, 14);
+        for (fill, buffer) in (1..).zip(&mut cut) {
+            buffer.fill(fill);
+        }
+        let bytes = 16 * 9 * SECTOR_BYTES;
+        let written = only(&mut ring, FileTransfer::Write { offset: 0, buffers: cut });
+        assert_eq!(written.result, Ok(bytes));
+        let mut buffers = written.buffers;
+        buffers[..12].rotate_left(3);
+        buffers.iter_mut().for_each(|buffer| buffer.fill(0xEE));
+        let read = only(&mut ring, FileTransfer::Read { offset: 0, buffers });
+        assert_eq!(read.result, Ok(bytes));
+        for (buffer, expected) in read.buffers.iter().zip(1..) {
+            assert!(buffer.iter().all(|&byte| byte == expected), "{choice:?}, buffer {expected}");
         }
     }
 }

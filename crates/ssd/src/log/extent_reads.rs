@@ -237,9 +237,10 @@ impl ExtentReads {
         dram.return_frame(frame);
     }
 
-    /// Takes the frames of a run back.
+    /// Takes the frames of a run back, the last one first: the next run gets them in the order of their addresses, so that its
+    /// transfer has few ranges of memory.
     pub(super) fn put_back(&mut self, mut run: ReadRun, dram: &mut PageCache) {
-        for frame in run.frames.drain(..).flatten() {
+        for frame in run.frames.drain(..).rev().flatten() {
             self.return_frame(frame, dram);
         }
         self.spare.push(run.frames);
