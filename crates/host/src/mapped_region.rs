@@ -11,6 +11,7 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::{self, NonNull};
 use std::slice;
 
+pub(crate) use crate::mapped_region::sector::SectorBacking;
 pub use crate::mapped_region::sector::{SECTOR_BYTES, SectorBuffer, SpanSink};
 
 mod sector;

@@ -16,11 +16,13 @@ mod blocking;
 mod fixed_buffer;
 mod kernel;
 mod memory;
+mod registered_cuts;
 
 #[cfg(test)]
 mod tests;
 
 pub use fixed_buffer::FixedBuffer;
+pub use registered_cuts::RegisteredCounters;
 
 use crate::mapped_region::SectorBuffer;
 use crate::pinning::PinError;
@@ -254,6 +256,25 @@ impl FileRing {
         let table = Arc::new(BufferTable::open(ring, slots)?);
         self.table = Some(Arc::clone(&table));
         Ok(table)
+    }
+
+    /// Registers the memory that buffers of [`FileTransfer::Read`] and [`FileTransfer::Write`] are cut from, if they are transferred
+    /// often, in a [table](Self::table) of `slots` slots: the kernel does not pin their pages for each transfer then. Memory of
+    /// the heap is not registered. What is refused is transferred without; so is everything where there is no io_uring.
+    pub fn register_buffers(&mut self, slots: u32) {
+        let table = self.table(slots);
+        if let (FileRingBackend::Kernel(ring), Ok(table)) = (&mut self.backend, table) {
+            ring.register_buffers(table);
+        }
+    }
+
+    /// Returns the counters of the memory that [`register_buffers`](Self::register_buffers) registers.
+    #[must_use]
+    pub fn registered(&self) -> RegisteredCounters {
+        match &self.backend {
+            FileRingBackend::Kernel(ring) => ring.registered_counters(),
+            FileRingBackend::Blocking(..) | FileRingBackend::Memory(_) => RegisteredCounters::default(),
+        }
     }
 
     /// Returns the number of transfers accepted and not yet returned by [`poll`](Self::poll).

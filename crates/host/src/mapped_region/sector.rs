@@ -5,6 +5,7 @@
 //! owns them. Invariants: address and length are multiples of [`SECTOR_BYTES`]; buffers of one cut never overlap; the
 //! pages return to their source when the last buffer of the cut is dropped, and not before.
 
+use crate::pinning::MemoryRange;
 use crate::reservation::PageSpan;
 use crate::width::narrow;
 use std::fmt;
@@ -18,7 +19,7 @@ pub const SECTOR_BYTES: usize = 512;
 
 #[derive(Clone, Copy)]
 #[repr(C, align(512))]
-struct Sector([u8; SECTOR_BYTES]);
+pub(crate) struct Sector([u8; SECTOR_BYTES]);
 
 const _: () = assert!(size_of::<Sector>() == SECTOR_BYTES);
 const _: () = assert!(crate::reservation::PAGE_BYTES.is_multiple_of(SECTOR_BYTES));
@@ -30,7 +31,7 @@ pub trait SpanSink: Send + Sync {
 }
 
 /// The memory that buffers are parts of. It accesses none of its bytes.
-enum SectorBacking {
+pub(crate) enum SectorBacking {
     /// A boxed slice taken apart: its start and its number of sectors.
     Heap(NonNull<Sector>, usize),
     /// Pages; `None` only while they return to their source.
@@ -42,6 +43,16 @@ enum SectorBacking {
 unsafe impl Send for SectorBacking {}
 // SAFETY: as for Send: `&SectorBacking` gives access to nothing.
 unsafe impl Sync for SectorBacking {}
+
+impl SectorBacking {
+    /// Returns the pages; `None` for memory of the heap, and for pages on their way back.
+    pub(crate) fn range(&self) -> Option<MemoryRange> {
+        match self {
+            Self::Pages(Some(span), _) => Some(MemoryRange::new(span.address(), span.bytes())),
+            Self::Pages(None, _) | Self::Heap(..) => None,
+        }
+    }
+}
 
 impl Drop for SectorBacking {
     fn drop(&mut self) {
@@ -69,7 +80,7 @@ pub struct SectorBuffer {
     sectors: u32,
     label: u32,
     /// Keeps the bytes alive.
-    _backing: Arc<SectorBacking>,
+    backing: Arc<SectorBacking>,
 }
 
 // SAFETY: the sectors belong to this value alone and to no thread in particular; access follows `&` and `&mut`. The
@@ -89,7 +100,7 @@ impl SectorBuffer {
         let owned = vec![Sector([0; SECTOR_BYTES]); sectors].into_boxed_slice();
         let start = NonNull::from(Box::leak(owned)).cast::<Sector>();
         let backing = Arc::new(SectorBacking::Heap(start, sectors));
-        Self { start: start.cast(), sectors: narrow(sectors), label: 0, _backing: backing }
+        Self { start: start.cast(), sectors: narrow(sectors), label: 0, backing }
     }
 
     /// Cuts pages into as many buffers of `sectors` sectors as fit, in order; all carry the label. The pages go to
@@ -105,7 +116,7 @@ impl SectorBuffer {
                 // SAFETY: `nth * bytes` is less than the span's length, so the address lies within the span's pages,
                 // which are mapped as long as `backing` keeps the span.
                 let start = unsafe { start.add(nth * bytes) };
-                Self { start, sectors, label, _backing: Arc::clone(&backing) }
+                Self { start, sectors, label, backing: Arc::clone(&backing) }
             })
             .collect()
     }
@@ -115,6 +126,11 @@ impl SectorBuffer {
     #[inline]
     pub fn label(&self) -> u32 {
         self.label
+    }
+
+    /// Returns the memory that it is a part of. The memory stays as it is as long as one of its buffers is alive.
+    pub(crate) fn backing(&self) -> &Arc<SectorBacking> {
+        &self.backing
     }
 
     /// Returns the first address, for a system call.
@@ -129,7 +145,7 @@ impl Deref for SectorBuffer {
     #[inline]
     fn deref(&self) -> &[u8] {
         // SAFETY: bounds and lifetime: `sectors` sectors from `start` are heap memory that `zeroed` allocated, or lie
-        // within a span that is mapped and initialised; both stay until `_backing` is dropped with this value.
+        // within a span that is mapped and initialised; both stay until `backing` is dropped with this value.
         // Alignment: of bytes. Aliasing: buffers of one cut are apart, `SectorBacking` accesses no byte, a span has no
         // other access while it is in there; a shared borrow of `self` excludes writers.
         unsafe { slice::from_raw_parts(self.start.as_ptr(), self.sectors as usize * SECTOR_BYTES) }

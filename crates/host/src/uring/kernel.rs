@@ -7,14 +7,17 @@
 //! The descriptor to poll is the ring's own: the kernel shows it readable exactly while completions wait, so there is
 //! no counter to drain, and completions cost no signal.
 
+use super::registered_cuts::{RegisteredCounters, RegisteredCuts};
 use super::{FileTransfer, FinishedTransfer, FixedBuffer};
 use crate::mapped_region::SectorBuffer;
+use crate::pinning::uring::BufferTable;
 use crate::width::narrow;
-use io_uring::{IoUring, opcode, squeue, types};
+use io_uring::{IoUring, Probe, opcode, squeue, types};
 use std::fmt;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::Arc;
 
 /// One element of the kernel's `struct iovec`: an address and a length in bytes.
 #[derive(Clone, Copy)]
@@ -34,7 +37,12 @@ struct TransferSlot {
     buffers: Vec<SectorBuffer>,
     vectors: Vec<IoVector>,
     fixed: Option<FixedBuffer>,
+    /// The entry of the same transfer without registered memory, for one on registered memory.
+    by_address: Option<squeue::Entry>,
 }
+
+/// The errors by which a kernel refuses a transfer on registered memory that it may carry out by addresses.
+const REFUSALS: [i32; 3] = [libc::EINVAL, libc::EFAULT, libc::EOPNOTSUPP];
 
 /// Transfers in flight in the kernel.
 pub(super) struct KernelRing {
@@ -43,6 +51,10 @@ pub(super) struct KernelRing {
     file: File,
     slots: Vec<TransferSlot>,
     free: Vec<u32>,
+    /// The registered memory of buffers; `None` unless it was asked for.
+    pub(super) registered: Option<RegisteredCuts>,
+    /// True if the kernel takes several ranges of one registered slot (from 6.15 on).
+    takes_ranges: bool,
 }
 
 // SAFETY: the address lists point into buffers of the same slot, which move with it and stay where they are; nothing
@@ -60,7 +72,68 @@ impl KernelRing {
         let mut slots = Vec::new();
         slots.resize_with(entries_max, TransferSlot::default);
         let free = (0..narrow(entries_max)).rev().collect();
-        Self { uring, file, slots, free }
+        Self { uring, file, slots, free, registered: None, takes_ranges: false }
+    }
+
+    /// Registers the memory of buffers in a table of this ring from now on.
+    pub(super) fn register_buffers(&mut self, table: Arc<BufferTable>) {
+        let mut probe = Probe::new();
+        self.takes_ranges = self.uring.submitter().register_probe(&mut probe).is_ok()
+            && [opcode::ReadvFixed::CODE, opcode::WritevFixed::CODE]
+                .iter()
+                .all(|code| probe.is_supported(*code));
+        self.registered = Some(RegisteredCuts::new(table));
+    }
+
+    /// Returns the counters of the registered memory.
+    pub(super) fn registered_counters(&self) -> RegisteredCounters {
+        self.registered.as_ref().map_or_else(RegisteredCounters::default, |cuts| cuts.counters)
+    }
+
+    /// Returns the slot of the table for the buffers of a transfer, if it can be one on registered memory.
+    fn table_slot(&mut self, index: u32) -> Option<u16> {
+        let (cuts, slot) = (self.registered.as_mut()?, &self.slots[index as usize]);
+        let number = cuts.slot_of(&slot.buffers)?;
+        let fits = slot.vectors.len() == 1 || self.takes_ranges;
+        cuts.counters.transfers += u64::from(fits);
+        fits.then_some(number)
+    }
+
+    /// Holds the buffers of a read in a slot, and returns its entry.
+    fn read_entry(&mut self, index: u32, offset: u64, buffers: Vec<SectorBuffer>) -> squeue::Entry {
+        let count = self.slots[index as usize].hold_buffers(buffers);
+        let number = self.table_slot(index);
+        let file = types::Fd(self.file.as_raw_fd());
+        let slot = &mut self.slots[index as usize];
+        let ranges = slot.vectors.as_ptr().cast();
+        let by_address = opcode::Readv::new(file, ranges, count).offset(offset).build();
+        let Some(number) = number else { return by_address };
+        slot.by_address = Some(by_address.user_data(u64::from(index)));
+        match slot.vectors[..] {
+            // Not longer than the memory of a slot of the table.
+            [IoVector { start, bytes }] => {
+                opcode::ReadFixed::new(file, start, narrow(bytes), number).offset(offset).build()
+            }
+            _ => opcode::ReadvFixed::new(file, ranges, count, number).offset(offset).build(),
+        }
+    }
+
+    /// Holds the buffers of a write in a slot, and returns its entry.
+    fn write_entry(&mut self, index: u32, offset: u64, buffers: Vec<SectorBuffer>) -> squeue::Entry {
+        let count = self.slots[index as usize].hold_buffers(buffers);
+        let number = self.table_slot(index);
+        let file = types::Fd(self.file.as_raw_fd());
+        let slot = &mut self.slots[index as usize];
+        let ranges = slot.vectors.as_ptr().cast();
+        let by_address = opcode::Writev::new(file, ranges, count).offset(offset).build();
+        let Some(number) = number else { return by_address };
+        slot.by_address = Some(by_address.user_data(u64::from(index)));
+        match slot.vectors[..] {
+            [IoVector { start, bytes }] => {
+                opcode::WriteFixed::new(file, start, narrow(bytes), number).offset(offset).build()
+            }
+            _ => opcode::WritevFixed::new(file, ranges, count, number).offset(offset).build(),
+        }
     }
 
     /// Takes a transfer; the caller guarantees a free slot.
@@ -68,27 +141,20 @@ impl KernelRing {
         let Some(index) = self.free.pop() else {
             unreachable!("the ring limits transfers in flight to its slots");
         };
-        let slot = &mut self.slots[index as usize];
-        slot.id = Some(id);
+        self.slots[index as usize].id = Some(id);
         let file = types::Fd(self.file.as_raw_fd());
         let entry = match transfer {
             FileTransfer::SyncData => opcode::Fsync::new(file).flags(types::FsyncFlags::DATASYNC).build(),
-            FileTransfer::Read { offset, buffers } => {
-                let count = slot.hold_buffers(buffers);
-                opcode::Readv::new(file, slot.vectors.as_ptr().cast(), count).offset(offset).build()
-            }
-            FileTransfer::Write { offset, buffers } => {
-                let count = slot.hold_buffers(buffers);
-                opcode::Writev::new(file, slot.vectors.as_ptr().cast(), count).offset(offset).build()
-            }
+            FileTransfer::Read { offset, buffers } => self.read_entry(index, offset, buffers),
+            FileTransfer::Write { offset, buffers } => self.write_entry(index, offset, buffers),
             FileTransfer::ReadFixed { offset, buffer } => {
                 let (start, bytes, number) = buffer.registered_location();
-                slot.fixed = Some(buffer);
+                self.slots[index as usize].fixed = Some(buffer);
                 opcode::ReadFixed::new(file, start, bytes, number).offset(offset).build()
             }
             FileTransfer::WriteFixed { offset, buffer } => {
                 let (start, bytes, number) = buffer.registered_location();
-                slot.fixed = Some(buffer);
+                self.slots[index as usize].fixed = Some(buffer);
                 opcode::WriteFixed::new(file, start, bytes, number).offset(offset).build()
             }
         };
@@ -98,7 +164,8 @@ impl KernelRing {
     fn push(&mut self, entry: &squeue::Entry) {
         // SAFETY: the entry names this ring's file, which outlives it, and a slot's address list and buffers, or the
         // lent pages that the slot owns: all stay in place, unread and unwritten, until the kernel's completion is
-        // taken in `poll` or the ring is drained.
+        // taken in `poll` or the ring is drained. Memory of buffers that is named by a slot of the table was registered
+        // from the cut that these buffers are of, which they keep mapped: the pages that the kernel pinned are theirs.
         let pushed = unsafe { self.uring.submission().push(entry) };
         // The queue has an entry for every slot, and every kick empties it.
         assert!(pushed.is_ok(), "the submission queue is smaller than the slots");
@@ -116,12 +183,20 @@ impl KernelRing {
 
     pub(super) fn poll(&mut self, done: &mut Vec<FinishedTransfer>) {
         self.kick();
+        let mut refused = Vec::new();
         for answer in self.uring.completion() {
             let index = answer.user_data();
             let slot = usize::try_from(index).ok().and_then(|index| self.slots.get_mut(index));
-            let Some((slot, id)) = slot.and_then(|slot| slot.id.take().map(|id| (slot, id))) else {
+            let Some((slot, id)) = slot.and_then(|slot| slot.id.map(|id| (slot, id))) else {
                 unreachable!("the kernel completed slot {index}, in which no transfer is in flight");
             };
+            if let Some(by_address) = slot.by_address.take()
+                && REFUSALS.contains(&-answer.result())
+            {
+                refused.push(by_address);
+                continue;
+            }
+            slot.id = None;
             self.free.push(narrow(index));
             done.push(FinishedTransfer {
                 id,
@@ -129,6 +204,11 @@ impl KernelRing {
                 fixed: slot.fixed.take(),
                 result: usize::try_from(answer.result()).map_err(|_| -answer.result()),
             });
+        }
+        if !refused.is_empty() {
+            self.registered.iter_mut().for_each(RegisteredCuts::note_refused_transfer);
+            refused.iter().for_each(|entry| self.push(entry));
+            self.kick();
         }
     }
 

@@ -75,7 +75,7 @@ impl SpanSink for LeakedSpan {
 }
 
 /// Returns buffers of nine sectors that lie behind each other in memory, in order. A reservation with a claimed span stays mapped.
-fn cut_buffers(pages: u32) -> Vec<SectorBuffer> {
+pub(super) fn cut_buffers(pages: u32) -> Vec<SectorBuffer> {
     let mut reservation = Reservation::new(pages as usize * PAGE_BYTES).unwrap();
     let all = PageRun { first: 0, pages };
     reservation.commit(all, BackingOrder::only(Backing::Small)).unwrap();
