@@ -4,8 +4,8 @@
 
 use bytes::Bytes;
 use headwater_host::clock::{Clock, UnixMillis};
-use headwater_host::file::DirectChoice;
-use headwater_host::uring::UringChoice;
+use headwater_host::file::{DirectChoice, FileMode};
+use headwater_host::uring::{RingKind, UringChoice};
 use headwater_nvme::spec::status::Status;
 use headwater_ssd::command::{
     FrontEndId, NamespaceId, ReadRelease, RecordExpiry, SsdCommand, SsdCompletion, WriteCondition,
@@ -242,4 +242,42 @@ fn pages_of_replaced_records_leave_memory_before_those_of_live_ones() {
         misses < overwrites / 4,
         "{misses} of {overwrites} overwrites read their old record from the file"
     );
+}
+
+#[test]
+fn frames_that_are_transferred_often_are_registered_with_the_ring() {
+    const KEYS: u32 = 400;
+    let directory = TempDir::new().unwrap();
+    let media =
+        FileMedia::create(directory.path(), FlashGeometry::with_blocks(128), [7; 16], FileOptions::default())
+            .unwrap();
+    let mut host = FileHost::with(media, DeviceConfig { frames_max: 256, ..DeviceConfig::default() });
+    let seed = fastrand::u64(..);
+    let mut random = fastrand::Rng::with_seed(seed);
+    let value_of = |key: u32| {
+        let mut value = vec![0; if key.is_multiple_of(40) { 700_000 } else { 3_900 }];
+        fastrand::Rng::with_seed(key.into()).fill(&mut value);
+        value
+    };
+    for key in 0..KEYS {
+        host.submit(SsdCommand::Store {
+            key: Bytes::from(format!("{key}")),
+            value: value_of(key).into(),
+            condition: WriteCondition::Always,
+            expiry: RecordExpiry::Never,
+        });
+        assert_eq!(host.next().status, Status::SUCCESS);
+    }
+    for _ in 0..1_500 {
+        let key = random.u32(..KEYS);
+        assert!(host.get(format!("{key}").as_bytes()).unwrap() == value_of(key), "seed {seed}: key {key}");
+    }
+    let media = host.device.media();
+    let counters = media.registered_memory();
+    if (media.mode(), media.ring_kind()) == (FileMode::Direct, RingKind::Uring) {
+        assert!(counters.transfers > 0 || counters.refused > 0, "seed {seed}: {counters:?}");
+        assert_eq!(counters.repeated, 0, "seed {seed}: {counters:?}");
+    } else {
+        assert_eq!((counters.bytes, counters.transfers), (0, 0), "seed {seed}: {counters:?}");
+    }
 }

@@ -120,7 +120,10 @@ pub(super) fn memlock() -> DoctorFinding {
             FindingVerdict::Note,
             format!("limit {}, {locked} locked", ByteSize(limit)),
         )
-        .why("memory that is pinned or registered for devices counts towards the limit; a node pins none so far")
+        .why(
+            "memory that is pinned or registered for devices counts towards the limit; a node registers frames of a flash \
+             file on a disk in at most half of it, and transfers the others without",
+        )
         .change(change),
     }
 }

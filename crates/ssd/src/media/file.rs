@@ -41,7 +41,7 @@ use headwater_host::clock::{Clock, Nanos};
 use headwater_host::copy::is_zero;
 use headwater_host::file::{DirectChoice, FileMode};
 use headwater_host::mapped_region::SectorBuffer;
-use headwater_host::uring::{FileTransfer, FinishedTransfer, RingKind, UringChoice};
+use headwater_host::uring::{FileTransfer, FinishedTransfer, RegisteredCounters, RingKind, UringChoice};
 use layout::FlashLayout;
 use space_wait::SpaceWait;
 pub use startup::{OpenAccess, write_new_file};
@@ -130,6 +130,12 @@ impl FileMedia {
     #[must_use]
     pub fn ring_kind(&self) -> RingKind {
         self.ring.ring.kind()
+    }
+
+    /// Returns the memory of frames that the ring has registered, so that transfers past the page cache pin no pages.
+    #[must_use]
+    pub fn registered_memory(&self) -> RegisteredCounters {
+        self.ring.ring.registered()
     }
 
     /// Returns the mode of the file: through the page cache or past it.

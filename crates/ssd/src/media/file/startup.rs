@@ -21,7 +21,7 @@ use super::{
 };
 use crate::media::{FlashGeometry, NandRules};
 use headwater_host::clock::{Clock, Nanos};
-use headwater_host::file::{self, AllocateError, allocate};
+use headwater_host::file::{self, AllocateError, FileMode, allocate};
 use headwater_host::uring::{FileRing, UringChoice};
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -33,6 +33,8 @@ use std::path::{Path, PathBuf};
 /// program.
 const LOCK_WAIT_MAX: Nanos = Nanos::from_millis(200);
 const LOCK_POLL_PERIOD: Nanos = Nanos::from_millis(2);
+/// Most slabs of frames whose memory is registered with the ring, of 1 MiB each.
+const REGISTERED_SLABS_MAX: u32 = 4_096;
 
 /// The access to a flash file that is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,10 +107,14 @@ impl FileMedia {
             OpenAccess::New | OpenAccess::ReadWrite => file::open(&path, options.direct),
         };
         let (file, mode) = opened.map_err(system(&path, "open"))?;
-        let ring = match options.uring {
+        let mut ring = match options.uring {
             UringChoice::Auto if file::is_in_memory(&file) => FileRing::in_memory(file, RING_ENTRIES)?,
             choice => FileRing::open(file, RING_ENTRIES, choice)?,
         };
+        if mode == FileMode::Direct {
+            // Transfers through the page cache pin nothing.
+            ring.register_buffers(REGISTERED_SLABS_MAX);
+        }
         let ring = HostRing { ring, mode, lock, clock: Clock::start() };
         Ok(Self::from_checked(path, checked, ring, access, options.zero_fill_mode))
     }
