@@ -74,6 +74,8 @@ pub const HEADER_READ_BYTES: usize = 4 << 10;
 pub const RECEIVE_BUFFERS_BYTES_MAX: usize = 64 << 20;
 /// Receive buffers of long arguments kept for reuse.
 pub const RECEIVE_BUFFERS_MAX: usize = 64;
+/// Buffers for parts of values that are sent while they are read, kept for reuse: 16 MiB.
+pub const PART_BUFFERS_MAX: usize = 64;
 /// Bytes sent to one client in one turn.
 pub const TURN_SENT_BYTES_EACH: usize = 256 << 10;
 /// Bytes sent to all clients in one turn.

@@ -6,7 +6,9 @@
 //! completely; error texts never contain a line end.
 
 use super::errors::ErrorReply;
-use super::limits::{SEGMENT_BYTES_MIN, VALUE_BUFFER_BYTES_MAX, VALUE_BUFFERS_MAX};
+use super::limits::{
+    PART_BUFFERS_MAX, SEGMENT_BYTES_MIN, STREAM_PART_BYTES, VALUE_BUFFER_BYTES_MAX, VALUE_BUFFERS_MAX,
+};
 use super::reply::{RespReply, RespVersion};
 use headwater_host::width::narrow;
 use rustix::net::{SendAncillaryBuffer, SendFlags, send, sendmsg};
@@ -19,26 +21,37 @@ const PIECES_MAX: usize = 64;
 /// The number of sent bytes at the front of the text above which the rest is moved to the front.
 const COMPACT_BYTES: usize = 1 << 20;
 
-/// A free list of value buffers.
+/// The free lists of value buffers, and of those for parts of values that are sent while they are read. Memory that the allocator
+/// returned to the kernel costs a page fault for each 4 KiB of the next part.
 #[derive(Debug, Default)]
-pub(crate) struct ValueBuffers(Vec<Vec<u8>>);
+pub(crate) struct ValueBuffers {
+    short: Vec<Vec<u8>>,
+    parts: Vec<Vec<u8>>,
+}
 
 impl ValueBuffers {
     /// Returns an empty buffer, a recycled one if there is any.
     #[inline]
     pub(crate) fn take(&mut self) -> Vec<u8> {
-        self.0.pop().unwrap_or_default()
+        self.short.pop().unwrap_or_default()
+    }
+
+    /// Returns an empty buffer with room for a part of a value that is sent while it is read.
+    pub(crate) fn take_part(&mut self) -> Vec<u8> {
+        self.parts.pop().unwrap_or_else(|| Vec::with_capacity(STREAM_PART_BYTES))
     }
 
     /// Keeps a buffer for reuse, if its capacity and the free list are within their limits.
     #[inline]
     pub(crate) fn put_back(&mut self, mut sink: Vec<u8>) {
-        if sink.capacity() > 0
-            && sink.capacity() <= VALUE_BUFFER_BYTES_MAX
-            && self.0.len() < VALUE_BUFFERS_MAX
-        {
+        let (list, buffers_max) = match sink.capacity() {
+            1..=VALUE_BUFFER_BYTES_MAX => (&mut self.short, VALUE_BUFFERS_MAX),
+            STREAM_PART_BYTES => (&mut self.parts, PART_BUFFERS_MAX),
+            _ => return,
+        };
+        if list.len() < buffers_max {
             sink.clear();
-            self.0.push(sink);
+            list.push(sink);
         }
     }
 }
@@ -399,6 +412,25 @@ mod tests {
     use std::io::Read;
     use std::os::fd::AsFd;
     use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn buffers_of_parts_are_kept_apart_from_short_ones() {
+        let mut buffers = ValueBuffers::default();
+        let (part, short) = (buffers.take_part(), vec![1; 100]);
+        assert_eq!(part.capacity(), STREAM_PART_BYTES);
+        let starts = (part.as_ptr(), short.as_ptr());
+        buffers.put_back(part);
+        buffers.put_back(short);
+        buffers.put_back(vec![1; VALUE_BUFFER_BYTES_MAX + 1]);
+        let (part, short) = (buffers.take_part(), buffers.take());
+        assert_eq!((part.as_ptr(), short.as_ptr()), starts);
+        assert!(part.is_empty() && short.is_empty());
+        assert_eq!(buffers.take().capacity(), 0, "a buffer of neither length was kept");
+        for _ in 0..PART_BUFFERS_MAX + 10 {
+            buffers.put_back(Vec::with_capacity(STREAM_PART_BYTES));
+        }
+        assert_eq!(buffers.parts.len(), PART_BUFFERS_MAX);
+    }
 
     #[test]
     fn long_and_short_replies_are_sent_in_order_when_the_socket_blocks() {
