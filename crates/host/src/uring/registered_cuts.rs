@@ -156,9 +156,9 @@ mod tests {
     use std::sync::Mutex;
 
     /// A reservation that takes its spans back.
-    struct ReservationSink(Arc<Mutex<Reservation>>);
+    struct SharedReservation(Arc<Mutex<Reservation>>);
 
-    impl SpanSink for ReservationSink {
+    impl SpanSink for SharedReservation {
         fn return_span(&self, span: PageSpan) {
             self.0.lock().unwrap().release(span);
         }
@@ -171,7 +171,7 @@ mod tests {
     /// Transfers of a cut in a test: enough that its memory is registered.
     const ROUNDS: usize = 200;
 
-    /// A ring on an empty file with a table of so many slots; `None` where io_uring or its tables are refused.
+    /// Opens a ring on an empty file with a table of so many slots. Returns `None` where io_uring or its tables are refused.
     fn ring(slots: u32, room_bytes: Option<u64>) -> Option<FileRing> {
         let mut ring = FileRing::open(tempfile::tempfile().unwrap(), 8, UringChoice::Auto).unwrap();
         let table = ring.table(slots).ok()?;
@@ -282,7 +282,7 @@ mod tests {
                 reservation.commit(all, BackingOrder::only(Backing::Small)).unwrap();
                 reservation.claim(all).unwrap()
             };
-            let cut = SectorBuffer::cut(span, 9, 0, Box::new(ReservationSink(Arc::clone(&reservation))));
+            let cut = SectorBuffer::cut(span, 9, 0, Box::new(SharedReservation(Arc::clone(&reservation))));
             check_bytes(&mut ring, cut, seed);
             assert!(ring.registered().transfers > before.transfers, "cut {seed} was not registered");
             reservation.lock().unwrap().decommit(all).unwrap();

@@ -67,7 +67,7 @@ fn gathered_write_reads_back_scattered() {
     }
 }
 
-/// Keeps the pages of a cut claimed for ever.
+/// A receiver of pages that leaves them claimed for ever.
 struct LeakedSpan;
 
 impl SpanSink for LeakedSpan {
