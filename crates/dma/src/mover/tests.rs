@@ -59,6 +59,25 @@ fn check(job: MoveJob, parts: u8) {
     assert_eq!(vectors, (0..parts).map(|part| vec![part + 1; 1_000]).collect::<Vec<_>>());
 }
 
+#[test]
+fn copies_with_a_checksum_extend_a_vector_within_its_capacity() {
+    let text: Vec<u8> = (0..=255).cycle().take(9_000).collect();
+    let mut job = MoveJob::new();
+    let from = job.add_memory(Bytes::from(text.clone()));
+    let mut target = Vec::with_capacity(7 + text.len());
+    target.extend_from_slice(b"in use.");
+    let to = job.add_memory(target);
+    for (start, end, seed) in [(0, 4_096, 9), (4_096, 4_096, 8), (4_096, 9_000, 7)] {
+        let (from, to) = (MemoryPlace::new(from, start).range(end - start), MemoryPlace::new(to, 7 + start));
+        job.add_step(MoveStep::CopyCrc32c { from, to, seed });
+    }
+    Mover::default().run(&mut job).unwrap();
+    let sums = [crc32c(9, &text[..4_096]), 8, crc32c(7, &text[4_096..])];
+    assert_eq!(job.results(), sums.map(StepResult::Crc32c));
+    let vector = job.into_memories().into_iter().find_map(MoveMemory::into_vec).unwrap();
+    assert!(vector == [&b"in use."[..], &text].concat());
+}
+
 /// The fault of a channel of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ChannelFault {
