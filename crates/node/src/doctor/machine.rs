@@ -122,7 +122,7 @@ pub(super) fn memlock() -> DoctorFinding {
         )
         .why(
             "memory that is pinned or registered for devices counts towards the limit; a node registers frames of a flash \
-             file on a disk in at most half of it, and transfers the others without",
+             file on a disk in at most half of it, and transfers the rest without",
         )
         .change(change),
     }

@@ -160,7 +160,7 @@ impl<M: Media> FlashLog<M> {
     }
 
     /// Copies whole pages of a run to the end of a vector as one job of the mover, which computes their checksums in the same
-    /// pass. Returns how many of the first ones have the checksums `sums`. The bytes of the others do not stay in the vector.
+    /// pass. Returns how many of the first ones have the checksums `sums`. The bytes of the rest do not stay in the vector.
     pub(crate) fn copy_pages_with_proof(
         &mut self,
         run: &mut ReadRun,
