@@ -78,12 +78,16 @@ mod tests {
     }
 
     #[test]
-    fn ranges_of_one_region_that_overlap_stay_inside_it() {
+    fn ranges_of_one_region_that_overlap_are_copied_by_pieces() {
         let region = SharedMemory::anonymous(8_192).unwrap();
-        region.copy_out(0, &[5; 6_000]).unwrap();
+        let pattern: Vec<u8> = (0..=250).cycle().take(6_000).collect();
+        region.copy_out(0, &pattern).unwrap();
         region.copy_to(0..6_000, &region.clone(), 100).unwrap();
         let mut back = [0; 8_192];
         region.copy_in(0, &mut back).unwrap();
-        assert!(back[..6_100].iter().all(|byte| *byte == 5) && back[6_100..].iter().all(|byte| *byte == 0));
+        assert_eq!(back[..100], pattern[..100]);
+        // A copy in one pass would read what it wrote 100 bytes before.
+        assert_eq!(back[100..100 + BOUNCE_BYTES], pattern[..BOUNCE_BYTES]);
+        assert!(back[6_100..].iter().all(|byte| *byte == 0));
     }
 }
