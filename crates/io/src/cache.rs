@@ -247,8 +247,8 @@ impl BlockCache {
         true
     }
 
-    /// Returns true if every page of a range is cached, and is idle or in the state `busiest`; an idle one is no page that a job
-    /// of the mover reads.
+    /// Returns true if every page of a range is cached, and is idle or in the state `busiest`. If that is idle too, the pages are
+    /// to be written, and a page that a job of the mover reads does not count.
     #[inline]
     fn is_cached(&self, offset: u64, bytes: u64, busiest: FrameState) -> bool {
         if self.shape.check_range(offset, bytes).is_err() || !self.locks.is_empty() || self.gone.is_some() {
