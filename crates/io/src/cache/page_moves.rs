@@ -63,9 +63,10 @@ impl BlockCache {
     }
 
     /// Adds a valid page to those gathered for a read, and keeps it as it is until the read has its bytes. Returns false, and
-    /// does nothing, if a request waits for the page: it must not wait for one read after another.
+    /// does nothing, if a request or a shrink waits for the page: it must not wait for one read after another.
     pub(super) fn gather_read(&mut self, frame: u32, gathered: Option<&mut Vec<u32>>) -> bool {
-        let Some(gathered) = gathered.filter(|_| !self.waiters.contains_key(&frame)) else { return false };
+        let is_awaited = frame >= self.retained_frames || self.waiters.contains_key(&frame);
+        let Some(gathered) = gathered.filter(|_| !is_awaited) else { return false };
         self.pin(frame);
         gathered.push(frame);
         true
@@ -119,6 +120,8 @@ impl BlockCache {
 
     /// Ends the use of frames by a move, and continues the requests that waited for it.
     fn release_moved(&mut self, frames: &[u32], direction: PageDirection) {
+        // A parked request may wait for a frame that was kept for the move.
+        self.progressed = true;
         for &frame in frames {
             match direction {
                 PageDirection::ToPages => self.frames.frame_mut(frame).state = FrameState::Idle,

@@ -181,7 +181,9 @@ fn long_requests_are_one_job_each_and_short_ones_none() {
     assert_eq!(rig.read(5, 3 * PAGE), bytes[5..5 + 3 * PAGE]);
     assert_eq!(rig.write(7, &bytes[7..7 + 3 * PAGE]), Status::SUCCESS);
     let mut slice = vec![0; LONG];
-    assert!(rig.cache.read_hit(rig.owner, 0, &mut slice) && rig.cache.write_hit(rig.owner, 0, &slice));
+    assert!(rig.cache.read_hit(rig.owner, 0, &mut slice));
+    // Eight of at most 14 pages are dirty: a slice of more than six pages is no hit.
+    assert!(rig.cache.write_hit(rig.owner, 0, &slice[..5 * PAGE]));
     assert_eq!((slice, jobs(&rig)), (bytes, (4, 3 * long + 20_000, 0)), "short requests and slices");
     let wanted = rig.lower.now[LONG..2 * LONG].to_vec();
     assert_eq!(rig.read(long, LONG), wanted);
@@ -248,6 +250,38 @@ fn pages_that_a_job_writes_are_read_and_written_back_after_it() {
         assert!(data.is_none_or(|data| bytes_of(&data) == [7; 10]));
     }
     assert_eq!(rig.lower.durable[..LONG], [7; LONG]);
+}
+
+#[test]
+fn shrink_does_not_wait_for_reads_that_are_submitted_after_it() {
+    let (mut rig, channel) = rig_with_held_read();
+    assert!(rig.cache.resize(&mut rig.lower, rig.owner, (8, 0), &mut memory).is_ok());
+    let second = submit(&mut rig, long_read());
+    assert!(matches!(second, SubmitResult::Done(_)), "a job reads pages that the shrink waits for");
+    channel.release();
+    for _ in 0..2 {
+        assert_eq!(rig.wait().status, Status::SUCCESS);
+    }
+    assert_eq!(rig.cache.statistics().capacity_bytes, 8 * PAGE as u64);
+}
+
+#[test]
+fn read_longer_than_the_cache_continues_after_it_has_gathered_every_page() {
+    // It failed: it held every page when it stopped, and nothing else was in progress that could free one.
+    let mut rig = CacheRig::new(64 * PAGE, CacheConfig { pages: 8, ..small_config() }, 1);
+    rig.cache.set_mover(Mover::default()).unwrap();
+    rig.read(0, LONG);
+    rig.lower.completing = false;
+    let (from, durable) = (buffer(&[6; PAGE]), WriteDurability::NamespaceDefault);
+    let direct = CacheRequest::DirectWrite { offset: 0, from, durable };
+    assert!(matches!(rig.submit(direct), SubmitResult::Pending));
+    let read = CacheRequest::Read { offset: 0, into: buffer(&[0; 2 * LONG]) };
+    assert!(matches!(submit(&mut rig, read), SubmitResult::Pending));
+    rig.lower.completing = true;
+    assert_eq!(rig.wait().status, Status::SUCCESS);
+    let read = rig.wait();
+    assert_eq!((read.token, read.status), (HELD, Status::SUCCESS));
+    assert_eq!(bytes_of(&read.data.unwrap()), rig.lower.now[..2 * LONG]);
 }
 
 #[test]
