@@ -137,9 +137,13 @@ impl CacheUsers {
         self.users.get_mut(owner as usize)?.finished.pop_front()
     }
 
-    /// Takes the finished request of a user that was added last.
+    /// Takes the finished request of a user that was added last; its caller receives it at once, without a call of the waker.
     pub(super) fn take_last(&mut self, owner: u32) -> Option<FinishedRequest> {
-        self.users.get_mut(owner as usize)?.finished.pop_back()
+        let finished = self.users.get_mut(owner as usize)?.finished.pop_back()?;
+        if self.woken.last() == Some(&owner) {
+            self.woken.pop();
+        }
+        Some(finished)
     }
 
     /// Notes the last page used, and returns true if it is the same as before.
