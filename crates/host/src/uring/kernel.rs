@@ -206,7 +206,9 @@ impl KernelRing {
             });
         }
         if !refused.is_empty() {
-            self.registered.iter_mut().for_each(RegisteredCuts::note_refused_transfer);
+            if let Some(cuts) = &mut self.registered {
+                cuts.note_refused_transfers(refused.len());
+            }
             refused.iter().for_each(|entry| self.push(entry));
             self.kick();
         }

@@ -116,18 +116,23 @@ impl RegisteredCuts {
         cut.slot.map(narrow)
     }
 
-    /// Notes that the kernel refused a transfer on registered memory: none uses it any more.
-    pub(super) fn note_refused_transfer(&mut self) {
-        self.counters.repeated += 1;
-        self.is_unusable = true;
+    /// Notes that the kernel refused transfers on registered memory: none uses it any more, and no page stays pinned for it. Others
+    /// that are in flight complete, or are refused and repeated too.
+    pub(super) fn note_refused_transfers(&mut self, transfers: usize) {
+        self.counters.repeated += transfers as u64;
+        if !self.is_unusable {
+            self.is_unusable = true;
+            self.empty_unused();
+        }
     }
 
-    /// Forgets the cuts that are gone, and empties their slots.
+    /// Forgets the cuts that are gone, or all of them once none is used any more, and empties their slots.
     fn empty_unused(&mut self) {
         let (table, counters, room) = (&self.table, &mut self.counters, &mut self.room_bytes);
+        let is_unusable = self.is_unusable;
         let mut emptied = false;
         self.seen.retain(|_, cut| {
-            if cut.backing.strong_count() > 0 {
+            if !is_unusable && cut.backing.strong_count() > 0 {
                 return true;
             }
             // A slot that the kernel does not empty stays taken.
@@ -303,6 +308,29 @@ mod tests {
             let counters = ring.registered();
             assert_eq!(counters.refused, 0, "after {} cuts: {counters:?}", seed + 1);
         }
+    }
+
+    #[test]
+    fn transfers_that_the_kernel_refuses_are_repeated_and_all_registered_memory_is_unpinned() {
+        let seed = fastrand::u64(..);
+        let Some(mut ring) = ring(8, None) else { return };
+        let mut cuts = [cut_buffers(CUT_PAGES), cut_buffers(CUT_PAGES)];
+        for cut in &mut cuts {
+            for _ in 0..6 {
+                let buffers = std::mem::take(cut);
+                *cut = run(&mut ring, FileTransfer::Write { offset: 0, buffers });
+            }
+        }
+        let table = ring.table(8).unwrap();
+        assert_eq!(table.free_slots(), 6, "seed {seed}: {:?}", ring.registered());
+        // The kernel refuses transfers on a slot without memory.
+        table.unregister(0..1).unwrap();
+        let [first, second] = cuts;
+        check_bytes(&mut ring, first, seed);
+        check_bytes(&mut ring, second, seed);
+        let counters = ring.registered();
+        assert_eq!((counters.bytes, counters.repeated), (0, 1), "seed {seed}: {counters:?}");
+        assert_eq!(table.free_slots(), 8, "seed {seed}: {counters:?}");
     }
 
     #[test]
