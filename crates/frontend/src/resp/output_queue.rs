@@ -36,8 +36,12 @@ impl ValueBuffers {
         self.short.pop().unwrap_or_default()
     }
 
-    /// Returns an empty buffer with room for a part of a value that is sent while it is read.
-    pub(crate) fn take_part(&mut self) -> Vec<u8> {
+    /// Returns an empty buffer for a part of so many bytes of a value that is sent while it is read. A short part gets no long
+    /// buffer: a client is charged for the bytes of its replies, not for the room behind them.
+    pub(crate) fn take_part(&mut self, bytes: usize) -> Vec<u8> {
+        if bytes <= VALUE_BUFFER_BYTES_MAX {
+            return self.take();
+        }
         self.parts.pop().unwrap_or_else(|| Vec::with_capacity(STREAM_PART_BYTES))
     }
 
@@ -416,13 +420,13 @@ mod tests {
     #[test]
     fn buffers_of_parts_are_kept_apart_from_short_ones() {
         let mut buffers = ValueBuffers::default();
-        let (part, short) = (buffers.take_part(), vec![1; 100]);
+        let (part, short) = (buffers.take_part(STREAM_PART_BYTES), vec![1; 100]);
         assert_eq!(part.capacity(), STREAM_PART_BYTES);
         let starts = (part.as_ptr(), short.as_ptr());
         buffers.put_back(part);
         buffers.put_back(short);
         buffers.put_back(vec![1; VALUE_BUFFER_BYTES_MAX + 1]);
-        let (part, short) = (buffers.take_part(), buffers.take());
+        let (part, short) = (buffers.take_part(VALUE_BUFFER_BYTES_MAX + 1), buffers.take_part(100));
         assert_eq!((part.as_ptr(), short.as_ptr()), starts);
         assert!(part.is_empty() && short.is_empty());
         assert_eq!(buffers.take().capacity(), 0, "a buffer of neither length was kept");

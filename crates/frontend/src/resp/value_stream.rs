@@ -141,7 +141,7 @@ impl ValueStream {
                     return DriveResult::NoRoom;
                 }
                 let (reader, _) = self.reader.clone().expect("a stream that reads has opened its reader");
-                let sink = context.shared.value_buffers.take_part();
+                let sink = context.shared.value_buffers.take_part(bytes);
                 let (offset, bytes_max) = (narrow(self.next), narrow(bytes));
                 SsdCommand::ReadPart { reader, offset, sink, bytes_max }
             }
