@@ -176,8 +176,15 @@ mod tests {
     /// Transfers of a cut in a test: enough that its memory is registered.
     const ROUNDS: usize = 200;
 
-    /// Opens a ring on an empty file with a table of so many slots. Returns `None` where io_uring or its tables are refused.
+    /// Bytes that a process must be able to lock for these tests: more than all of their cuts that are registered together.
+    const LOCKABLE_BYTES_MIN: u64 = 4 << 20;
+
+    /// Opens a ring on an empty file with a table of so many slots. Returns `None` where io_uring or its tables are refused, or
+    /// little memory may be locked.
     fn ring(slots: u32, room_bytes: Option<u64>) -> Option<FileRing> {
+        if MemlockBudget::read().room_bytes().is_some_and(|room| room < LOCKABLE_BYTES_MIN) {
+            return None;
+        }
         let mut ring = FileRing::open(tempfile::tempfile().unwrap(), 8, UringChoice::Auto).unwrap();
         let table = ring.table(slots).ok()?;
         ring.register_buffers(slots);
