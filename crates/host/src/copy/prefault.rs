@@ -293,12 +293,11 @@ mod tests {
 
     #[test]
     fn mostly_present_windows_are_left_alone() {
-        let absent = |present: &[u8]| absent_pages(present);
-        assert_eq!(absent(&[1; 8]), 0..0);
-        assert_eq!(absent(&[]), 0..0);
-        assert_eq!(absent(&[1, 1, 0, 0xFE, 1]), 2..4);
-        assert_eq!(absent(&[0, 1, 1, 0]), 0..4);
-        assert_eq!(absent(&[0, 1, 1, 1, 0]), 0..0);
+        assert_eq!(absent_pages(&[1; 8]), 0..0);
+        assert_eq!(absent_pages(&[]), 0..0);
+        assert_eq!(absent_pages(&[1, 1, 0, 0xFE, 1]), 2..4);
+        assert_eq!(absent_pages(&[0, 1, 1, 0]), 0..4);
+        assert_eq!(absent_pages(&[0, 1, 1, 1, 0]), 0..0);
     }
 
     #[test]
