@@ -101,15 +101,10 @@ impl PduDecoder {
                     }
                     return self.finish_header(kind).map(DecoderStep::Header);
                 }
-                DecoderStage::Padding { left, data_bytes } => {
-                    let taken = input.len().min(usize::from(left));
-                    *input = &input[taken..];
-                    let left = left - narrow::<usize, u8>(taken);
-                    if left > 0 {
-                        self.stage = DecoderStage::Padding { left, data_bytes };
+                DecoderStage::Padding { .. } => {
+                    if !self.skip_padding(input) {
                         return Ok(DecoderStep::NeedInput);
                     }
-                    self.stage = DecoderStage::Data { left: data_bytes, crc: 0 };
                 }
                 DecoderStage::Data { left, .. } => {
                     let (data, rest) = input.split_at(input.len().min(left as usize));
@@ -148,6 +143,31 @@ impl PduDecoder {
             DecoderStage::Data { left, .. } => left,
             _ => 0,
         }
+    }
+
+    /// Returns the CRC-32C of the current PDU's data so far, while data is left and data digests are on.
+    #[must_use]
+    pub fn digest_so_far(&self) -> Option<u32> {
+        match (self.stage, self.rules.digests.data) {
+            (DecoderStage::Data { crc, .. }, DigestMode::On) => Some(crc),
+            _ => None,
+        }
+    }
+
+    /// Consumes the padding between a header and its data, if the decoder is there. Returns false if the input ends
+    /// before; then [`data_left`](Self::data_left) is still 0.
+    pub fn skip_padding(&mut self, input: &mut &[u8]) -> bool {
+        let DecoderStage::Padding { left, data_bytes } = self.stage else {
+            return true;
+        };
+        let taken = input.len().min(usize::from(left));
+        *input = &input[taken..];
+        let left = left - narrow::<usize, u8>(taken);
+        self.stage = match left {
+            0 => DecoderStage::Data { left: data_bytes, crc: 0 },
+            _ => DecoderStage::Padding { left, data_bytes },
+        };
+        left == 0
     }
 
     /// Accounts for data that bypassed the decoder, at most [`data_left`](Self::data_left) bytes. `check` continues a

@@ -1,7 +1,7 @@
 //! The controller's end of a connection.
 //!
-//! Input: bytes from a host. Output: commands, then a notification when the data of each is complete; responses and
-//! data as bytes to send.
+//! Input: bytes from a host. Output: commands, then a notification when the data of each is complete, or for each part
+//! of it; responses and data as bytes to send.
 //! Invariant: a command passed to the caller is answered once; its identifier is live until then. A command whose data
 //! is corrupt, or whose data pointer is invalid, is answered here and never becomes [`TargetStep::Ready`].
 //!
@@ -14,6 +14,7 @@
 
 mod command_data;
 mod exchange;
+mod host_data;
 mod interface;
 
 use super::capsule_data::CapsuleData;
@@ -35,10 +36,10 @@ use exchange::{CommandExchange, DataIntegrity, ExchangeStage};
 use headwater_dma::pool::Pool;
 use headwater_host::width::narrow;
 pub use interface::{
-    CloseReason, ExchangeSlot, FlowControl, NeedOutcome, TargetParameters, TargetResponse, TargetStep,
-    TransferNeed,
+    ArrivingPart, CloseReason, ExchangeSlot, FlowControl, NeedOutcome, TargetParameters, TargetResponse,
+    TargetStep, TransferNeed,
 };
-use std::collections::{TryReserveError, VecDeque};
+use std::collections::VecDeque;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U16, U32};
 
@@ -123,6 +124,9 @@ impl TargetConnection {
             if let TargetState::Closed(ended) = self.state {
                 return TargetStep::Closed(ended);
             }
+            if let Some(slot) = self.part_in_front(input) {
+                return TargetStep::Part(slot);
+            }
             let found = match self.decoder.decode(input) {
                 Ok(DecoderStep::NeedInput) => return TargetStep::NeedInput,
                 Ok(DecoderStep::Header(header)) => self.take_header(&header),
@@ -146,7 +150,7 @@ impl TargetConnection {
     /// Declares the data that the command just returned by [`advance`](Self::advance) needs.
     ///
     /// # Panics
-    /// If the slot holds no such command.
+    /// If the slot holds no such command, or if the parts of a need are longer than all of it.
     pub fn declare_need(&mut self, slot: ExchangeSlot, need: TransferNeed) -> NeedOutcome {
         let exchange = self.exchange(slot);
         assert_eq!(
@@ -155,7 +159,10 @@ impl TargetConnection {
             "the command in slot {} awaits no data need",
             slot.0
         );
-        let (TransferNeed::FromHost(bytes) | TransferNeed::ToHost(bytes)) = need else {
+        let (TransferNeed::FromHost(bytes)
+        | TransferNeed::ToHost(bytes)
+        | TransferNeed::InParts { bytes, .. }) = need
+        else {
             exchange.stage = ExchangeStage::Running;
             return self.discard_capsule_data(slot);
         };
@@ -168,13 +175,17 @@ impl TargetConnection {
             return self.discard_capsule_data(slot);
         }
         exchange.needed = bytes;
-        match exchange.data_pointer {
-            Some(CapsuleData::InCapsule { offset, .. }) => {
+        match (exchange.data_pointer, need) {
+            (Some(CapsuleData::InCapsule { offset, .. }), _) => {
                 exchange.stage = ExchangeStage::InCapsule { skip: offset };
                 if self.reserve_data(slot).is_err() {
                     self.respond(slot, TargetResponse::status(Status::INTERNAL_ERROR));
                     return NeedOutcome::Refused;
                 }
+            }
+            (_, TransferNeed::InParts { direct: direct @ 1.., .. }) => {
+                exchange.begin_parts(direct);
+                self.discard_capsule_data(slot);
             }
             _ => {
                 exchange.stage = ExchangeStage::Waiting;
@@ -186,7 +197,7 @@ impl TargetConnection {
         NeedOutcome::Later
     }
 
-    /// Takes the data of a ready command.
+    /// Takes the data of a ready command: of one in parts, what lies behind the parts.
     ///
     /// # Panics
     /// If the slot does not exist on this connection.
@@ -208,11 +219,10 @@ impl TargetConnection {
             slot.0
         );
         let command_id = exchange.entry.command_id.get();
-        let by_r2t = matches!(exchange.data_pointer, Some(CapsuleData::Transport { .. }));
-        let granted = if by_r2t && exchange.stage != ExchangeStage::Waiting { exchange.needed } else { 0 };
+        let granted = exchange.granted_bytes();
         let room = exchange.data_limit().min(PDU_DATA_BYTES_MAX) as usize;
         exchange.stage = ExchangeStage::Free;
-        self.requested_write_bytes -= granted as usize;
+        self.requested_write_bytes -= granted;
         self.live.remove(command_id);
         self.free.push(slot.0);
         self.send_response(command_id, response, room);
@@ -388,58 +398,18 @@ impl TargetConnection {
         if check == DataCheck::Corrupt {
             exchange.integrity = DataIntegrity::Corrupt;
         }
+        if exchange.is_in_parts() {
+            return self.finish_part(slot);
+        }
         if !exchange.is_complete() {
             self.send_r2ts(slot);
             return None;
         }
         if exchange.integrity == DataIntegrity::Corrupt {
-            self.respond(slot, TargetResponse::status(Status::TRANSIENT_TRANSPORT_ERROR));
-            return None;
+            return self.fail_corrupt(slot);
         }
         exchange.stage = ExchangeStage::Running;
         Some(TargetStep::Ready(slot))
-    }
-
-    /// Reserves memory for the data that a command needs.
-    fn reserve_data(&mut self, slot: ExchangeSlot) -> Result<(), TryReserveError> {
-        let exchange = &mut self.exchanges[usize::from(slot.0)];
-        exchange.data.reserve(exchange.needed as usize, self.pool.as_ref())
-    }
-
-    /// Sends R2Ts for the data of waiting commands in order, up to the limit of requested write bytes.
-    fn request_waiting_data(&mut self) {
-        while let Some(&slot) = self.waiting.front() {
-            let bytes = self.exchange(slot).needed as usize;
-            if self.requested_write_bytes > 0
-                && self.requested_write_bytes.saturating_add(bytes) > self.parameters.write_bytes_max
-            {
-                return;
-            }
-            self.waiting.pop_front();
-            self.requested_write_bytes += bytes;
-            let exchange = self.exchange(slot);
-            exchange.stage = ExchangeStage::Receiving { requested: 0 };
-            match self.reserve_data(slot) {
-                Ok(()) => self.send_r2ts(slot),
-                // The host may retry the command.
-                Err(_) => self.respond(slot, TargetResponse::status(Status::INTERNAL_ERROR)),
-            }
-        }
-    }
-
-    fn send_r2ts(&mut self, slot: ExchangeSlot) {
-        let (r2t_bytes, r2ts_max) = (self.parameters.r2t_bytes, self.r2ts_max);
-        while let Some(range) = self.exchange(slot).next_r2t(r2t_bytes, r2ts_max) {
-            let pdu = DataPdu {
-                common: short_common(PduKind::ReadyToTransfer, 0),
-                command_id: self.exchange(slot).entry.command_id,
-                transfer_tag: U16::new(slot.0),
-                offset: U32::new(range.start),
-                bytes: U32::new(range.end - range.start),
-                reserved: U32::new(0),
-            };
-            self.outgoing.header(pdu.common, &pdu.as_bytes()[8..], self.frame.digests.header);
-        }
     }
 
     fn send_response(&mut self, command_id: u16, response: TargetResponse, room: usize) {

@@ -32,14 +32,16 @@ struct ConnectionTerms {
     in_capsule_max: u32,
     depth: u16,
     flow: FlowControl,
+    part_unit: u32,
 }
 
 fn terms() -> impl Strategy<Value = ConnectionTerms> {
     let digest = || prop_oneof![Just(DigestMode::Off), Just(DigestMode::On)];
     let flow = prop_oneof![Just(FlowControl::Enabled), Just(FlowControl::Disabled)];
     let sizes = (1_u32..3_000, 1_024_u32..4_000, prop_oneof![Just(0_u32), Just(512), Just(8_192)]);
-    (digest(), digest(), 0_u8..32, 0_u32..4, sizes, 2_u16..9, flow).prop_map(
-        |(header, data, data_alignment, r2ts_max, (r2t, host, in_capsule_max), depth, flow)| {
+    let part_unit = prop_oneof![Just(0_u32), 1_u32..5_000];
+    (digest(), digest(), 0_u8..32, 0_u32..4, sizes, 2_u16..9, flow, part_unit).prop_map(
+        |(header, data, data_alignment, r2ts_max, (r2t, host, in_capsule_max), depth, flow, part_unit)| {
             ConnectionTerms {
                 digests: DigestSettings { header, data },
                 data_alignment,
@@ -49,6 +51,7 @@ fn terms() -> impl Strategy<Value = ConnectionTerms> {
                 in_capsule_max,
                 depth,
                 flow,
+                part_unit,
             }
         },
     )
@@ -155,7 +158,8 @@ fn run(terms: &ConnectionTerms, orders: &[TestCommand], cut: Vec<usize>, direct:
         depth: terms.depth,
         in_capsule_max: terms.in_capsule_max,
     });
-    let controller = TestTarget::new(parameters, terms.depth, terms.flow);
+    let mut controller = TestTarget::new(parameters, terms.depth, terms.flow);
+    controller.part_unit = terms.part_unit;
     let mut world = LinkHarness { target: controller, host, cut, cuts: 0, direct };
     let mut done = Vec::new();
     world.run_until_idle(&mut done);
@@ -219,7 +223,8 @@ proptest! {
 #[test]
 fn commands_at_full_depth_complete_in_any_order() {
     let parameters = TargetParameters { r2t_bytes: 4_096, ..TargetParameters::default() };
-    for flow in [FlowControl::Enabled, FlowControl::Disabled] {
+    let flows = [FlowControl::Enabled, FlowControl::Disabled];
+    for (flow, part_unit) in flows.into_iter().flat_map(|flow| [(flow, 0), (flow, 3_000)]) {
         let host = InitiatorConnection::new(InitiatorParameters {
             digests: DigestSettings { header: DigestMode::On, data: DigestMode::On },
             r2ts_max: 3,
@@ -227,7 +232,8 @@ fn commands_at_full_depth_complete_in_any_order() {
             in_capsule_max: 0,
             ..InitiatorParameters::default()
         });
-        let controller = TestTarget::new(parameters, 32, flow);
+        let mut controller = TestTarget::new(parameters, 32, flow);
+        controller.part_unit = part_unit;
         let mut world =
             LinkHarness { target: controller, host, cut: vec![1, 7_000, 33, 4_097], cuts: 0, direct: true };
         let mut done = Vec::new();

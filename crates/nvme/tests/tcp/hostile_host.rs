@@ -22,7 +22,8 @@ const RANGE: u16 = 4;
 const LIMIT: u16 = 5;
 const UNSUPPORTED: u16 = 6;
 
-fn assert_refused(target: &mut TargetConnection, bytes: &[u8], status: u16, information: u32) {
+/// Passes bytes to a target, and asserts that it closes the connection with this status and information.
+pub(crate) fn assert_refused(target: &mut TargetConnection, bytes: &[u8], status: u16, information: u32) {
     let before = drain(target.outgoing_mut());
     drop(before);
     let step = target.advance(&mut &bytes[..]);
@@ -45,7 +46,8 @@ fn fresh() -> TargetConnection {
     TargetConnection::new(TargetParameters::default())
 }
 
-fn command(target: &mut TargetConnection, bytes: &[u8]) -> ExchangeSlot {
+/// Passes the capsule of a command to a target; returns its slot.
+pub(crate) fn command(target: &mut TargetConnection, bytes: &[u8]) -> ExchangeSlot {
     match target.advance(&mut &bytes[..]) {
         TargetStep::Command { slot, .. } => slot,
         other => panic!("expected a command, got {other:?}"),
@@ -197,7 +199,7 @@ fn command_id_of_held_command_can_be_used_again() {
 }
 
 /// Removes the only response from the send queue; returns its command identifier and status.
-fn only_status(target: &mut TargetConnection) -> (u16, Status) {
+pub(crate) fn only_status(target: &mut TargetConnection) -> (u16, Status) {
     let sent = drain(target.outgoing_mut());
     assert_eq!(sent.len(), 24, "one response");
     let entry = CompletionEntry::read_from_bytes(&sent[8..]).unwrap();

@@ -6,5 +6,6 @@ mod fragments;
 mod hostile_host;
 mod hostile_target;
 mod link_faults;
+mod parts;
 mod raw;
 mod test_target;

@@ -46,6 +46,15 @@ pub enum TargetStep {
         /// The submission queue entry.
         entry: SubmissionEntry,
     },
+    /// The next bytes of the stream are data of a command whose need is in parts. The caller takes some of them from the
+    /// front of the input, or receives them into their destination, and reports them to
+    /// [`take_part`](super::TargetConnection::take_part). Returned again while such bytes are next, without input too.
+    Part(ExchangeSlot),
+    /// What was requested of a command's parts was received, or so much that the host accepts another R2T. The caller
+    /// calls [`request_next`](super::TargetConnection::request_next), now or when it has room.
+    NextPart(ExchangeSlot),
+    /// Parts of this command's data were corrupt, and it is answered. The caller drops what it has of them.
+    Failed(ExchangeSlot),
     /// All data that the command needs was received.
     Ready(ExchangeSlot),
     /// No more input is read. The caller sends the queued bytes, then closes the connection.
@@ -73,8 +82,28 @@ pub enum TransferNeed {
     None,
     /// This many bytes from the host.
     FromHost(u32),
+    /// Bytes from the host, of which the caller takes the first ones itself. It calls
+    /// [`request_next`](super::TargetConnection::request_next) when it has room for them. Data in the capsule comes as a
+    /// whole, as for [`FromHost`](Self::FromHost).
+    InParts {
+        /// All bytes.
+        bytes: u32,
+        /// The first bytes, which the caller takes in parts. The rest is gathered.
+        direct: u32,
+    },
     /// Space for this many bytes at the host.
     ToHost(u32),
+}
+
+/// Bytes of a command's part that are next in the stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ArrivingPart {
+    /// The slot of the command.
+    pub slot: ExchangeSlot,
+    /// Bytes left in the current PDU.
+    pub bytes: u32,
+    /// CRC-32C of the data before them in this PDU, to be continued over them; `None` without data digests.
+    pub digest: Option<u32>,
 }
 
 /// The outcome of a [`TransferNeed`].
@@ -82,7 +111,7 @@ pub enum TransferNeed {
 pub enum NeedOutcome {
     /// The command can be executed now.
     Now,
-    /// [`TargetStep::Ready`] follows.
+    /// [`TargetStep::Ready`] follows, of a need in parts unless [`TargetStep::Failed`] does.
     Later,
     /// The data pointer is too short for the need; an error response was sent.
     Refused,
