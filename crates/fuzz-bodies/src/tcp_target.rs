@@ -2,8 +2,10 @@
 //! and the cut changes nothing.
 //!
 //! Input: one byte that selects the cut and the digests, then the stream, optionally preceded by a plain ICReq. The
-//! harness accepts every write that fits its entry and answers reads with as many bytes as they request, up to 64 KiB.
+//! harness accepts every write that fits its entry, those with bit 0 of CDW11 in parts, and answers reads with as many bytes
+//! as they request, up to 64 KiB.
 
+use headwater_host::copy::crc32c;
 use headwater_nvme::spec::command::SubmissionEntry;
 use headwater_nvme::spec::status::Status;
 use headwater_nvme::tcp::target::{
@@ -63,7 +65,12 @@ struct TargetHarness {
     commands: usize,
     closed: bool,
     entries: [SubmissionEntry; 8],
+    /// Bytes taken in parts, and all bytes that are to be taken so.
+    parts: [(usize, usize); 8],
 }
+
+/// Bytes of which whole multiples are taken in parts.
+const PART_UNIT: u32 = 1_024;
 
 impl TargetHarness {
     fn receive(&mut self, target: &mut TargetConnection, mut bytes: &[u8]) {
@@ -75,21 +82,50 @@ impl TargetHarness {
                     return;
                 }
                 TargetStep::Ready(slot) => self.answer(target, slot),
+                TargetStep::Part(slot) => {
+                    if !self.take_part(target, slot, &mut bytes) {
+                        return;
+                    }
+                }
+                TargetStep::NextPart(slot) => target.request_next(slot),
+                TargetStep::Failed(slot) => {
+                    let (taken, all) = self.parts[usize::from(slot.0)];
+                    assert!(taken <= all, "a failed command had more in parts than it needs");
+                }
                 TargetStep::Command { slot, entry } => {
                     self.commands += 1;
                     self.entries[usize::from(slot.0)] = entry;
                     let bytes = entry.cdw10.get() & 0xFFFF;
+                    let direct = bytes / PART_UNIT * PART_UNIT;
+                    self.parts[usize::from(slot.0)] = (0, usize::try_from(direct).unwrap_or(0));
                     let need = match entry.opcode & 0b11 {
+                        1 if entry.cdw11.get() & 1 == 1 => TransferNeed::InParts { bytes, direct },
                         1 => TransferNeed::FromHost(bytes),
                         2 => TransferNeed::ToHost(bytes),
                         _ => TransferNeed::None,
                     };
-                    if target.declare_need(slot, need) == NeedOutcome::Now {
-                        self.answer(target, slot);
+                    match target.declare_need(slot, need) {
+                        NeedOutcome::Now => self.answer(target, slot),
+                        NeedOutcome::Later => target.request_next(slot),
+                        NeedOutcome::Refused => {}
                     }
                 }
             }
         }
+    }
+
+    /// Takes data of a part from the front of the input. Returns false if the input is empty.
+    fn take_part(&mut self, target: &mut TargetConnection, slot: ExchangeSlot, bytes: &mut &[u8]) -> bool {
+        let part = target.arriving_part().expect("a part is next");
+        assert_eq!(part.slot, slot, "the part of another command arrives");
+        let count = bytes.len().min(usize::try_from(part.bytes).unwrap_or(usize::MAX));
+        let (taken, rest) = bytes.split_at(count);
+        target.take_part(count, part.digest.map_or(0, |digest| crc32c(digest, taken)));
+        *bytes = rest;
+        let (before, all) = &mut self.parts[usize::from(slot.0)];
+        *before += count;
+        assert!(before <= all, "a command got more in parts than it needs");
+        count > 0
     }
 
     fn answer(&mut self, target: &mut TargetConnection, slot: ExchangeSlot) {
@@ -98,7 +134,10 @@ impl TargetHarness {
         match entry.opcode & 0b11 {
             1 => {
                 let data = target.take_data(slot);
-                assert!(data.len() <= usize::try_from(entry.cdw10.get() & 0xFFFF).unwrap_or(0));
+                let all = usize::try_from(entry.cdw10.get() & 0xFFFF).unwrap_or(0);
+                let (in_parts, direct) = self.parts[usize::from(slot.0)];
+                assert!(data.len() + in_parts <= all, "a command got more than it needs");
+                assert!(in_parts == 0 || in_parts == direct, "a command is ready without all of its parts");
             }
             2 => response.data = vec![7; usize::try_from(entry.cdw10.get() & 0xFFFF).unwrap_or(0)],
             _ => {}
