@@ -15,8 +15,8 @@ mod completion_builder;
 mod tests;
 
 use crate::command::{
-    Fua, ListPosition, NamespaceId, ReadCaching, ReadRelease, RecordExpiry, SsdCommand, ValueSink,
-    ValueSource, WriteCondition,
+    Fua, ListPosition, NamespaceId, ReadCaching, ReadRelease, RecordExpiry, SsdCommand, ValueReceipt,
+    ValueSink, ValueSource, WriteCondition,
 };
 use crate::config::Durability;
 use crate::engine::SsdDevice;
@@ -41,6 +41,13 @@ pub enum RequestData {
     Client(ClientSegments),
     /// Bytes that arrived with the command.
     Bytes(Bytes),
+    /// A value to store, whose first bytes the device has received itself. Only for [`IoOperation::Store`].
+    Received {
+        /// The receipt of the first bytes, complete.
+        receipt: ValueReceipt,
+        /// The bytes behind them.
+        rest: Bytes,
+    },
     /// Bytes to return with the answer, in [`NvmeResult::data`].
     Returned,
     /// Key and value of a UIO put or get, each at its own address in client memory.
@@ -189,6 +196,7 @@ fn payload(data: RequestData, need: DataNeed) -> Result<ValueSource, Status> {
     let payload = match data {
         RequestData::Client(segments) => ValueSource::Client(segments),
         RequestData::Bytes(bytes) => ValueSource::Bytes(bytes),
+        RequestData::Received { receipt, rest } => ValueSource::Received { receipt, rest },
         RequestData::None | RequestData::Returned | RequestData::KeyAndValue { .. } => {
             ValueSource::Bytes(Bytes::new())
         }
@@ -206,7 +214,10 @@ fn sink(data: RequestData, need: DataNeed) -> Result<ValueSink, Status> {
             Ok(ValueSink::Client(segments))
         }
         RequestData::Returned => Ok(ValueSink::Bytes(Vec::new())),
-        RequestData::None | RequestData::Bytes(_) | RequestData::KeyAndValue { .. } => {
+        RequestData::None
+        | RequestData::Bytes(_)
+        | RequestData::Received { .. }
+        | RequestData::KeyAndValue { .. } => {
             check_length(0, need)?;
             Ok(ValueSink::Bytes(Vec::new()))
         }

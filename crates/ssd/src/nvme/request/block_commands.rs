@@ -86,7 +86,8 @@ fn copy_sources(
 fn range_list(data: RequestData, need: DataNeed) -> Result<Bytes, Status> {
     match payload(data, need)? {
         ValueSource::Bytes(bytes) => Ok(bytes),
-        ValueSource::Received { .. } => unreachable!("the data of an entry is bytes or client memory"),
+        // Only a store receives a value.
+        ValueSource::Received { .. } => Err(Status::INVALID_FIELD),
         ValueSource::Client(segments) => {
             let mut bytes = vec![0; segments.bytes()];
             if segments.copy_in(0, &mut bytes) != bytes.len() {
