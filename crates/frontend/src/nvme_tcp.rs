@@ -7,16 +7,20 @@
 //!
 //! ```text
 //!  sockets -> events -> read -> (TLS) -> PDUs -> commands -> device -> completions -> PDUs -> (TLS) -> write
+//!              |  data of long values                       |
+//!              +--------------------------------------------+
 //! ```
 
 mod abort;
 mod admin_queue;
 mod completions;
 mod connection;
+mod connection_receipts;
 mod connections;
 mod dispatch;
 mod in_flight_command;
 pub mod limits;
+mod received_parts;
 mod secure;
 mod shared;
 mod socket;
@@ -116,6 +120,8 @@ pub struct NvmeTcpFrontEnd {
     to_flush: Vec<ConnectionId>,
     /// Connections with commands that wait for room.
     parked: Vec<ConnectionId>,
+    /// Connections with values for which the device had no room.
+    awaiting_room: Vec<ConnectionId>,
     /// True once the device's identity was read.
     identity_read: bool,
     /// The connection that received bytes last, and the time.
@@ -188,6 +194,7 @@ impl NvmeTcpFrontEnd {
             unread: VecDeque::new(),
             to_flush: Vec::new(),
             parked: Vec::new(),
+            awaiting_room: Vec::new(),
             identity_read: false,
             latest_sender: None,
             last_event_poll: Nanos::ZERO,

@@ -8,7 +8,7 @@
 //!                           |<------------------ can be aborted ------------------------->|
 //! ```
 //!
-//! A command whose data is still arriving is not aborted: the data was requested and needs its buffer.
+//! A command whose data is still arriving is not aborted: the data was requested and needs its buffer, or its receipt.
 
 use super::NvmeTcpFrontEnd;
 use super::in_flight_command::NvmeTcpCommand;

@@ -3,6 +3,7 @@
 //! Input: bytes and responses. Output: work by slot, and reservations of output bytes. Invariant: bytes on their way to
 //! the host, in the device or in the output, stay under the limit; a command that would exceed it waits in its slot.
 
+use super::connection_receipts::ConnectionReceipts;
 use super::limits::{OUTPUT_BYTES_MAX, READ_BYTES_MAX};
 use headwater_dma::pool::Pool;
 use headwater_host::clock::Nanos;
@@ -95,6 +96,8 @@ pub(super) struct NvmeTcpConnection {
     pub(super) hung_up: bool,
     pub(super) lists: ListMembership,
     pub(super) sending: SendState,
+    /// The values that the device receives for its commands.
+    pub(super) receipts: ConnectionReceipts,
     /// Commands in the device.
     pub(super) in_flight: usize,
     /// Bytes reserved for their responses.
@@ -144,6 +147,7 @@ impl NvmeTcpConnection {
             hung_up: false,
             lists: ListMembership::default(),
             sending: SendState::Open,
+            receipts: ConnectionReceipts::default(),
             in_flight: 0,
             reserved: 0,
             work: Vec::new(),
@@ -163,7 +167,7 @@ impl NvmeTcpConnection {
     /// Returns true if reading from it must pause.
     #[inline]
     pub(super) fn is_read_paused(&self) -> bool {
-        self.pending() >= OUTPUT_BYTES_MAX
+        self.pending() >= OUTPUT_BYTES_MAX || self.receipts.is_stalled()
     }
 
     #[inline]
@@ -263,8 +267,10 @@ impl NvmeTcpConnection {
         self.in_flight > 0 || self.is_parked()
     }
 
+    /// Answers a command, and gives back what a receipt holds for it.
     #[inline]
     pub(super) fn respond(&mut self, slot: ExchangeSlot, response: TargetResponse) {
+        self.receipts.end(slot);
         self.target.respond(slot, response);
     }
 }

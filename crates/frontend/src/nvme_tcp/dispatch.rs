@@ -1,13 +1,12 @@
 //! Execution of received bytes as commands.
 //!
 //! Input: received bytes. Output: commands to the device, and responses that need no device. Invariant: a command
-//! received from a connection is parked, held, in the device, or answered.
+//! received from a connection waits for its data, is parked, held, in the device, or answered.
 
 use super::connection::{ConnectionRole, NvmeTcpConnection, NvmeTcpConnectionLife, SlotWork};
 use super::in_flight_command::NvmeTcpCommand;
 use super::limits::{CLOSE_TIMEOUT, IN_FLIGHT_MAX};
 use super::shared::NvmeTcpState;
-use bytes::Bytes;
 use headwater_nvme::controller::QueueKind;
 use headwater_nvme::fabrics::{ControllerId, PropertyAction, PropertyOutcome, QueueRole};
 use headwater_nvme::spec::command::SubmissionEntry;
@@ -16,7 +15,7 @@ use headwater_nvme::spec::fabrics::{
 };
 use headwater_nvme::spec::status::Status;
 use headwater_nvme::tcp::ExchangeSlot;
-use headwater_nvme::tcp::target::{CommandData, NeedOutcome, TargetResponse, TargetStep, TransferNeed};
+use headwater_nvme::tcp::target::{NeedOutcome, TargetResponse, TargetStep, TransferNeed};
 use headwater_ssd::command::SubmitError;
 use headwater_ssd::engine::SsdDevice;
 use headwater_ssd::limits::OPERATIONS_MAX;
@@ -38,6 +37,13 @@ impl<M: Media> NvmeTcpTurn<'_, M> {
                 TargetStep::NeedInput => return,
                 TargetStep::Command { slot, entry } => self.validate_command(connection, slot, &entry),
                 TargetStep::Ready(slot) => self.run(connection, slot),
+                TargetStep::Part(_) => {
+                    if !self.copy_part(connection, &mut bytes) {
+                        return;
+                    }
+                }
+                TargetStep::NextPart(slot) => self.request_part(connection, slot),
+                TargetStep::Failed(slot) => connection.receipts.end(slot),
                 TargetStep::Closed(ended) => {
                     tracing::debug!(connection = connection.id.0, ?ended, "NVMe/TCP connection ends");
                     connection.life = NvmeTcpConnectionLife::Closing(self.shared.now.after(CLOSE_TIMEOUT));
@@ -96,8 +102,14 @@ impl<M: Media> NvmeTcpTurn<'_, M> {
             Err(status) => connection.respond(slot, TargetResponse::status(status)),
             Ok((need, work)) => {
                 connection.set_work(slot, work);
-                if connection.target.declare_need(slot, need) == NeedOutcome::Now {
-                    self.run(connection, slot);
+                let need = match &work {
+                    SlotWork::Io(io) => self.begin_receipt(connection, slot, io, need),
+                    _ => need,
+                };
+                match connection.target.declare_need(slot, need) {
+                    NeedOutcome::Now => self.run(connection, slot),
+                    NeedOutcome::Later => self.request_part(connection, slot),
+                    NeedOutcome::Refused => connection.receipts.end(slot),
                 }
             }
         }
@@ -190,10 +202,7 @@ impl<M: Media> NvmeTcpTurn<'_, M> {
         }
         let data = match io.data() {
             _ if data => RequestData::Returned,
-            DataNeed::FromHost(_) => RequestData::Bytes(match connection.target.take_data(slot) {
-                CommandData::Heap(bytes) => bytes.into(),
-                pooled @ CommandData::Pooled(_) => Bytes::from_owner(pooled),
-            }),
+            DataNeed::FromHost(_) => connection.take_request_data(slot),
             _ => RequestData::None,
         };
         let refused = match DeviceRequest::new(io, data, &mut self.shared.keys, self.device) {

@@ -17,6 +17,9 @@ pub const READ_BYTES_MAX: usize = 4 << 20;
 pub const OUTPUT_BYTES_MAX: usize = 4 << 20;
 /// Bytes of one `recv`.
 pub const SCRATCH_BYTES: usize = 128 << 10;
+/// Bytes of one `recv` on a connection for which the device receives a value: enough for the headers between its parts, and
+/// for a few short commands.
+pub const PART_HEADER_BYTES: usize = 4 << 10;
 /// Maximum bytes read from one connection in one turn, so that a busy host does not starve other hosts.
 pub const TURN_BYTES_MAX: usize = 512 << 10;
 /// Maximum connections accepted in one turn.
@@ -31,3 +34,5 @@ pub const PIECES_MAX: usize = 128;
 pub const CONNECT_TIMEOUT: Nanos = Nanos::from_millis(10_000);
 /// Time limit for sending the remaining output of a closing connection.
 pub const CLOSE_TIMEOUT: Nanos = Nanos::from_millis(2_000);
+
+const _: () = assert!(PART_HEADER_BYTES <= SCRATCH_BYTES);

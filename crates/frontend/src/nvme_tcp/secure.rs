@@ -86,8 +86,15 @@ impl<M: Media> NvmeTcpTurn<'_, M> {
             return self.process_bytes(connection, bytes);
         };
         stream.feed(bytes);
+        self.process_records(connection);
+    }
+
+    /// Decrypts what a connection with TLS has received, and processes it until the connection waits for room in the device.
+    pub(super) fn process_records(&mut self, connection: &mut NvmeTcpConnection) {
         let mut room = std::mem::take(&mut self.shared.plaintext);
-        while let Some(stream) = &mut connection.secure {
+        while !connection.receipts.is_stalled()
+            && let Some(stream) = &mut connection.secure
+        {
             match stream.open(&mut room) {
                 Ok(0) => break,
                 Ok(count) => self.process_bytes(connection, room.get(..count).unwrap_or(&[])),

@@ -7,8 +7,9 @@ use super::NvmeTcpError;
 use super::limits::PIECES_MAX;
 use headwater_nvme::spec::fabrics::SecureChannel;
 use headwater_nvme::tcp::SendQueue;
+use rustix::io::readv;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, sendmsg, sockopt};
-use std::io::IoSlice;
+use std::io::{IoSlice, IoSliceMut};
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{BorrowedFd, OwnedFd};
 
@@ -54,6 +55,21 @@ pub(super) fn receive(socket: BorrowedFd<'_>, into: &mut [u8]) -> ReceiveResult 
             Err(rustix::io::Errno::INTR) => {}
             Err(rustix::io::Errno::AGAIN) => return ReceiveResult::Nothing,
             Err(_) => return ReceiveResult::End,
+        }
+    }
+}
+
+/// Reads received bytes into slices, in order. Returns the number of bytes read, at least 1.
+///
+/// # Errors
+/// `WouldBlock` for an empty socket; any other error for a connection that the host closed, or that failed.
+pub(super) fn receive_into(socket: BorrowedFd<'_>, slices: &mut [IoSliceMut<'_>]) -> std::io::Result<usize> {
+    loop {
+        match readv(socket, slices) {
+            Ok(0) => return Err(std::io::ErrorKind::UnexpectedEof.into()),
+            Ok(count) => return Ok(count),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
         }
     }
 }

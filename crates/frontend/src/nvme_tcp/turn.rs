@@ -5,7 +5,9 @@
 
 use super::connection::{ConnectionRole, NvmeTcpConnection, NvmeTcpConnectionLife, SendState};
 use super::dispatch::NvmeTcpTurn;
-use super::limits::{CLOSE_TIMEOUT, CONNECT_TIMEOUT, TURN_ACCEPTS_MAX, TURN_BYTES_MAX, TURN_EVENTS_MAX};
+use super::limits::{
+    CLOSE_TIMEOUT, CONNECT_TIMEOUT, PART_HEADER_BYTES, TURN_ACCEPTS_MAX, TURN_BYTES_MAX, TURN_EVENTS_MAX,
+};
 use super::secure::{self, ConnectionSecurity, HostKeyring};
 use super::socket::{self, ReceiveResult, SendResult};
 use super::{NvmeTcpFrontEnd, NvmeTcpStage};
@@ -64,6 +66,7 @@ impl NvmeTcpFrontEnd {
             moved |= self.handle_events(device);
         }
         moved |= self.read_unread(device);
+        moved |= self.resume_receipts(device);
         moved |= self.poll_device(device, now, wall);
         // Responses are sent before the rest of the turn, which no host waits for.
         moved |= self.flush_all();
@@ -212,39 +215,58 @@ impl NvmeTcpFrontEnd {
     }
 
     /// Reads and runs commands until the socket is empty, the connection is choked, or its budget is used.
-    fn read_connection<M: Media>(
+    pub(super) fn read_connection<M: Media>(
         &mut self,
         device: &mut SsdDevice<M>,
         mut connection: Box<NvmeTcpConnection>,
     ) {
-        let mut scratch = std::mem::take(&mut self.scratch);
         let mut budget = TURN_BYTES_MAX;
         while connection.readable
             && connection.life != NvmeTcpConnectionLife::Dead
             && budget > 0
             && !connection.is_read_paused()
         {
-            match socket::receive(connection.socket.as_fd(), &mut scratch) {
-                ReceiveResult::Nothing => connection.readable = false,
-                ReceiveResult::End => connection.life = NvmeTcpConnectionLife::Dead,
-                ReceiveResult::Bytes(count) => {
-                    // A short read means that the socket is empty; an event follows when it is not.
-                    connection.readable = count == scratch.len() || connection.hung_up;
-                    budget = budget.saturating_sub(count);
-                    self.shared.counters.bytes_in += count as u64;
-                    self.latest_sender = Some((connection.id, self.shared.now));
-                    // Bytes after a fault or a Disconnect, or after the drain has begun, are read and discarded.
-                    if connection.accepts_commands() {
-                        let mut turn = NvmeTcpTurn { device: &mut *device, shared: &mut self.shared };
-                        turn.receive(&mut connection, &scratch[..count]);
-                    }
-                }
+            let count = if connection.is_part_next() {
+                NvmeTcpTurn { device: &mut *device, shared: &mut self.shared }.read_part(&mut connection)
+            } else {
+                self.read_bytes(device, &mut connection)
+            };
+            if count > 0 {
+                budget = budget.saturating_sub(count);
+                self.shared.counters.bytes_in += count as u64;
+                self.latest_sender = Some((connection.id, self.shared.now));
             }
         }
-        self.scratch = scratch;
         self.finish_step(connection);
         // Before the device is polled again: commands that wait for their turn can still be aborted.
         self.execute_aborts(device);
+    }
+
+    /// Reads once from a socket, and runs the commands of what was received. Returns the number of bytes read.
+    fn read_bytes<M: Media>(
+        &mut self,
+        device: &mut SsdDevice<M>,
+        connection: &mut NvmeTcpConnection,
+    ) -> usize {
+        let plain_part = connection.secure.is_none() && !connection.receipts.is_empty();
+        // What arrives with the header of a part is copied into its destination: little, so that the rest is not.
+        let most = if plain_part { PART_HEADER_BYTES } else { self.scratch.len() };
+        let result = socket::receive(connection.socket.as_fd(), &mut self.scratch[..most]);
+        match result {
+            ReceiveResult::Nothing => connection.readable = false,
+            ReceiveResult::End => connection.life = NvmeTcpConnectionLife::Dead,
+            ReceiveResult::Bytes(count) => {
+                // A short read means that the socket is empty; an event follows when it is not.
+                connection.readable = count == most || connection.hung_up;
+                // Bytes after a fault or a Disconnect, or after the drain has begun, are read and discarded.
+                if connection.accepts_commands() {
+                    let mut turn = NvmeTcpTurn { device, shared: &mut self.shared };
+                    turn.receive(connection, &self.scratch[..count]);
+                }
+                return count;
+            }
+        }
+        0
     }
 
     /// Continues reading where the last turn stopped.
@@ -266,7 +288,8 @@ impl NvmeTcpFrontEnd {
     fn poll_device<M: Media>(&mut self, device: &mut SsdDevice<M>, now: Nanos, wall: UnixMillis) -> bool {
         let mut moved = false;
         for _ in 0..SETTLE_ROUNDS_MAX {
-            if self.shared.in_flight.is_empty() {
+            // A value for which the device had no room has some when pages are programmed or a block is erased.
+            if self.shared.in_flight.is_empty() && self.awaiting_room.is_empty() {
                 break;
             }
             moved |= device.poll(now, wall);
@@ -306,8 +329,15 @@ impl NvmeTcpFrontEnd {
         if connection.life == NvmeTcpConnectionLife::Dead {
             return self.remove_connection(connection);
         }
+        if !connection.accepts_commands() {
+            connection.receipts.end_incomplete();
+        }
         if connection.pending() > 0 {
             self.list_for_flush(&mut connection);
+        }
+        if connection.receipts.awaits_room() && !connection.receipts.is_listed {
+            connection.receipts.is_listed = true;
+            self.awaiting_room.push(connection.id);
         }
         if connection.is_parked() && !connection.lists.parked {
             connection.lists.parked = true;

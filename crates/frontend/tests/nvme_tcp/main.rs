@@ -6,4 +6,5 @@ mod behaviour;
 mod host;
 mod lifecycle;
 mod malicious_hosts;
+mod received_values;
 mod wire;

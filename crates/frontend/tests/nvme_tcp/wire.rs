@@ -20,6 +20,8 @@ use zerocopy::IntoBytes as _;
 
 /// Maximum turns to wait for an event.
 const TURNS_MAX: u32 = 1_000_000;
+/// The shortest piece of data that is corrupted.
+const CORRUPTED_BYTES_MIN: usize = 10_000;
 
 /// A front end and its device.
 pub(crate) struct TcpHarness {
@@ -30,13 +32,18 @@ pub(crate) struct TcpHarness {
 
 impl TcpHarness {
     pub(crate) fn new() -> Self {
+        Self::with_blocks(64)
+    }
+
+    /// Creates a front end over a device with so many blocks.
+    pub(crate) fn with_blocks(blocks: u32) -> Self {
         let listen = ([127, 0, 0, 1], 0).into();
         let front_end =
             NvmeTcpFrontEnd::bind(&NvmeTcpConfig { listen, front_end_id: FrontEndId(5), keys: Vec::new() })
                 .unwrap();
         let clock = Clock::start();
         let start = StartTime { now: clock.now(), wall: clock.wall() };
-        let media = MemoryMedia::erased(FlashGeometry::with_blocks(64)).unwrap();
+        let media = MemoryMedia::erased(FlashGeometry::with_blocks(blocks)).unwrap();
         let device = SsdDevice::open(media, DeviceConfig::default(), start, &mut |_| {}).unwrap();
         Self { front_end, device, clock }
     }
@@ -44,6 +51,12 @@ impl TcpHarness {
     /// Runs one turn of the front end, which polls the device as needed.
     pub(crate) fn turn(&mut self) {
         self.front_end.poll(&mut self.device, self.clock.now(), self.clock.wall());
+    }
+
+    /// Runs one turn of the front end, and one of the device.
+    pub(crate) fn turn_both(&mut self) {
+        self.turn();
+        self.device.poll(self.clock.now(), self.clock.wall());
     }
 
     /// Returns the number of open connections.
@@ -69,16 +82,24 @@ impl TcpHarness {
 pub(crate) struct RawConnection {
     stream: TcpStream,
     connection: InitiatorConnection<Vec<u8>>,
+    /// Bytes at the end of what is to be sent that are held back.
+    pub(crate) held_back: usize,
+    /// True to send the next long piece of data with a wrong byte, after its digest was computed.
+    pub(crate) corrupts_next: bool,
 }
 
 impl RawConnection {
     pub(crate) fn open(bench: &mut TcpHarness) -> Self {
+        Self::open_with(bench, InitiatorParameters::default())
+    }
+
+    pub(crate) fn open_with(bench: &mut TcpHarness, parameters: InitiatorParameters) -> Self {
         let stream = TcpStream::connect(bench.front_end.local_addr()).unwrap();
         stream.set_nonblocking(true).unwrap();
         // Data is sent at once, not after the acknowledgement of earlier data.
         stream.set_nodelay(true).unwrap();
-        let connection = InitiatorConnection::new(InitiatorParameters::default());
-        let mut wire = Self { stream, connection };
+        let connection = InitiatorConnection::new(parameters);
+        let mut wire = Self { stream, connection, held_back: 0, corrupts_next: false };
         wire.flush();
         for _ in 0..TURNS_MAX {
             bench.turn();
@@ -165,18 +186,45 @@ impl RawConnection {
         assert_eq!(self.stream.write(&[4, 0]).unwrap(), 2);
     }
 
-    fn flush(&mut self) {
-        while self.connection.outgoing().pending() > 0 {
-            let mut pieces = [IoSlice::new(&[]); 8];
-            let count = self.connection.outgoing().gather(&mut pieces);
-            let sent = self.stream.write_vectored(&pieces[..count]).unwrap();
-            self.connection.outgoing_mut().sent(sent, drop);
+    /// Sends what the socket accepts, except for what is held back.
+    pub(crate) fn flush(&mut self) {
+        loop {
+            let unsent = self.connection.outgoing().pending();
+            let allowed = unsent.saturating_sub(self.held_back);
+            let mut pieces = [IoSlice::new(&[]); 1];
+            if allowed == 0 || self.connection.outgoing().gather(&mut pieces) == 0 {
+                return;
+            }
+            let mut part = &pieces[0][..pieces[0].len().min(allowed)];
+            let mut wrong = Vec::new();
+            let is_corrupted = self.corrupts_next && part.len() >= CORRUPTED_BYTES_MIN;
+            if is_corrupted {
+                wrong.extend_from_slice(part);
+                wrong[0] ^= 1;
+                part = &wrong;
+            }
+            match self.stream.write(part) {
+                Ok(sent) => {
+                    self.corrupts_next &= !is_corrupted;
+                    self.connection.outgoing_mut().sent(sent, drop);
+                }
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::WouldBlock, "{error}");
+                    return;
+                }
+            }
         }
+    }
+
+    /// Returns the number of bytes that are not sent.
+    pub(crate) fn unsent(&self) -> usize {
+        self.connection.outgoing().pending()
     }
 
     /// Returns the next received step; reads byte by byte, so that nothing after it is lost.
     fn next_step(&mut self) -> Option<InitiatorStep<Vec<u8>>> {
         loop {
+            self.flush();
             let mut byte = [0];
             match self.stream.read(&mut byte) {
                 Ok(1) => {}

@@ -125,6 +125,23 @@ fn mixed_reads_and_writes_at_depth_return_the_last_writes() {
 }
 
 #[test]
+fn long_values_that_the_device_receives_pass_tls_unchanged() {
+    let node = node();
+    for digests in
+        [DigestSettings::default(), DigestSettings { header: DigestMode::On, data: DigestMode::On }]
+    {
+        let target = NvmeTcpTarget { digests, ..target(&node, keys().remove(0)) };
+        let mut client = Device::over(Box::new(NvmeTcp::open(target).unwrap()), 1).unwrap();
+        for (seed, bytes) in (0..).zip([262_144, 1 << 20, (3 << 20) + 70_001]) {
+            let mut value = vec![0; bytes];
+            fastrand::Rng::with_seed(seed).fill(&mut value);
+            client.put(b"k", &value).unwrap();
+            assert!(client.get(b"k").unwrap().unwrap() == value, "{bytes} bytes differ");
+        }
+    }
+}
+
+#[test]
 fn a_host_reconnects_to_a_restarted_node() {
     let node = node();
     let address = node.address;
