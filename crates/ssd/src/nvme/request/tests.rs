@@ -9,6 +9,7 @@ use crate::media::memory::MemoryMedia;
 use crate::nvme::decoder::{BlockOperation, MissingKey};
 use headwater_host::clock::{Nanos, UnixMillis};
 use headwater_nvme::spec::kv::InlineKey;
+use std::io::Read as _;
 
 fn device() -> SsdDevice<MemoryMedia> {
     let media = MemoryMedia::erased(FlashGeometry::with_blocks(64)).unwrap();
@@ -115,6 +116,29 @@ fn values_of_another_length_than_the_command_are_refused() {
     }
     let refused = request(&device, retrieve_of(5), RequestData::None);
     assert_eq!(refused.err(), Some(Status::DATA_SGL_LENGTH_INVALID));
+}
+
+#[test]
+fn received_value_is_stored_with_its_rest_if_it_has_the_length_of_the_command() {
+    let mut device = device();
+    let value: Vec<u8> = (0..=250_u8).cycle().take(300_000).collect();
+    let receipt = device.begin_receipt(NamespaceId::FIRST, value.len()).unwrap();
+    let mut left = &value[..receipt.bytes()];
+    while !left.is_empty() {
+        device.receive(&receipt, &mut |slices| left.read_vectored(slices)).unwrap();
+        device.poll(Nanos::ZERO, UnixMillis(1));
+    }
+    let rest = Bytes::copy_from_slice(&value[receipt.bytes()..]);
+    let received = || RequestData::Received { receipt: receipt.clone(), rest: rest.clone() };
+    let operation = IoOperation::Store { key: key(), condition: WriteCondition::Always };
+    for bytes in [0, 299_999, 300_001] {
+        let refused = request(&device, (operation, DataNeed::FromHost(bytes)), received());
+        assert_eq!(refused.err(), Some(Status::DATA_SGL_LENGTH_INVALID));
+    }
+    let stored = request(&device, (operation, DataNeed::FromHost(300_000)), received()).unwrap();
+    assert_eq!(run(&mut device, stored).status, Status::SUCCESS);
+    let retrieve = request(&device, retrieve_of(300_000), RequestData::Returned).unwrap();
+    assert!(run(&mut device, retrieve).data == value);
 }
 
 #[test]
