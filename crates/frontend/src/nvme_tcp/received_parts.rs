@@ -193,7 +193,7 @@ impl NvmeTcpFrontEnd {
     }
 }
 
-/// Returns slices of the first `bytes` bytes of others.
+/// Returns slices of the first `bytes` bytes of longer ones.
 fn first_bytes<'a>(slices: &'a mut [IoSliceMut<'_>], mut bytes: usize) -> Vec<IoSliceMut<'a>> {
     let mut first = Vec::with_capacity(slices.len());
     for slice in slices {

@@ -222,7 +222,7 @@ fn several_values_of_one_connection_arrive_beside_short_commands() {
 
 #[test]
 fn a_connection_that_ends_in_the_middle_leaves_the_old_value_and_no_room_taken() {
-    let mut bench = TcpHarness::with_blocks(64);
+    let mut bench = TcpHarness::with_blocks(96);
     let (_admin, controller) = bench.controller();
     let mut queue = open_queue(&mut bench, (1, controller), DigestSettings::default());
     let old = bytes_of(300_000, 1);
