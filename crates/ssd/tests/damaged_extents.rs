@@ -366,7 +366,8 @@ fn a_part_fails_exactly_if_a_page_that_it_needs_is_damaged() {
             // Half of the parts begin or end close to the page.
             let near = of_page.start.saturating_sub(PAGE_DATA_BYTES)..of_page.end + PAGE_DATA_BYTES;
             let start = if random.bool() { random.usize(..long.len()) } else { random.usize(near) };
-            let bytes = random.usize(1..1 << random.u32(1..20)).min(long.len() - start);
+            let most = 1 << random.u32(1..20);
+            let bytes = random.usize(1..most).min(long.len() - start);
             let part = (u32::try_from(start).unwrap(), u32::try_from(bytes).unwrap());
             let found = retrieve_part(&mut device, "long", part);
             if start < of_page.end && start + bytes > of_page.start {

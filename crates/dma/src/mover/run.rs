@@ -181,7 +181,7 @@ impl<'a> StepRun<'a> {
             return self.copy_crc_to_shared(from, to, seed);
         }
         let is_persistent = self.durability == MoveDurability::Persistent;
-        if let Some((source, MoveMemory::Vec(target))) = self.both(from.start.memory, to.memory)
+        if let Some((source, MoveMemory::Vec(target))) = both(self.memories, from.start.memory, to.memory)
             && let Some(bytes) = source.own_bytes()
             && target.len() == to.offset
             && !is_persistent
