@@ -1,7 +1,7 @@
 //! Work queues that permit a part of the operations of their device.
 
-use super::check_job;
 use super::dsa::{Form, LONG, PlannedFault, SHORT, kind, mover, run_cell};
+use super::{check_job, noise};
 use bytes::Bytes;
 use headwater_dma::mover::policy::{MoveOperation, PolicyConfig};
 use headwater_dma::mover::{
@@ -156,6 +156,37 @@ fn a_device_without_drains_is_stopped_when_work_is_lost() {
         }
         let counters = counters.read();
         assert_eq!((counters.drains, counters.stops), (0, 1), "{form:?}: {counters:?}");
+    }
+}
+
+#[test]
+fn merged_steps_return_as_they_were_given_though_the_device_faults_or_dies_within_them() {
+    const STEPS: usize = 8;
+    const STEP_BYTES: usize = 1_500;
+    let page = |done| PortalFault::PageFault { done, is_write: true };
+    let (status, lost, dies) = (PortalFault::Status(0x1A), PortalFault::Lost, PortalFault::Dies);
+    let faults = [page(0), page(2_000), status, lost, PortalFault::Late, dies];
+    for form in [Form::Direct, Form::Batch] {
+        // Three operations do the merged step; the first descriptor of a batch is the batch.
+        for (nth, fault) in (0..3_u64).flat_map(|nth| faults.map(|fault| (nth, fault))) {
+            let cell = format!("{form:?} {nth} {fault:?}");
+            let (mut mover, _) = mover(kind(form), SHORT, PlannedFault::At { nth, fault });
+            let content = noise(STEPS * STEP_BYTES, &mut fastrand::Rng::with_seed(nth));
+            let mut job = MoveJob::new();
+            let from = job.add_memory(Bytes::from(content.clone()));
+            let to = job.add_memory(Vec::with_capacity(content.len()));
+            for step in 0..STEPS {
+                let from = MemoryPlace::new(from, step * STEP_BYTES).range(STEP_BYTES);
+                job.add_step(MoveStep::Copy { from, to: MemoryPlace::new(to, step * STEP_BYTES) });
+            }
+            let given = job.steps().to_vec();
+            let ticket = mover.start(job).unwrap();
+            let done = mover.wait(&ticket, LONG).unwrap();
+            assert_eq!(done.steps(), given, "{cell}");
+            assert_eq!(done.results(), [StepResult::Done; STEPS], "{cell}");
+            assert!(done.into_memories().remove(to).into_vec().unwrap() == content, "{cell}");
+            assert_eq!(mover.channel_counters().merged_steps, STEPS as u64 - 1, "{cell}");
+        }
     }
 }
 
