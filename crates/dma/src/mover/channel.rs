@@ -86,7 +86,7 @@ pub trait MoveChannel: Debug + Send {
     fn submit(&mut self, token: u64, job: MoveJob, now: Nanos) -> Result<(), RefusedJob>;
 
     /// Returns the next job that has ended. Never blocks: a device that does not answer any more is stopped beside its owner,
-    /// and its jobs end when it is.
+    /// and its jobs end when it is. Only where the system has no thread left for that, it blocks until the device is stopped.
     fn poll(&mut self, now: Nanos) -> Option<EndedJob>;
 
     /// Returns a job that the channel has not begun; `None` if it has, or if the job was returned.
