@@ -158,7 +158,11 @@ impl From<pinning::PinError> for PinError {
 
 /// Checks that the process may lock `bytes` more bytes within its limit of locked memory.
 fn within_memlock(bytes: usize) -> Result<(), PinError> {
-    let checked = MemlockBudget::read().check(bytes as u64);
+    within_budget(MemlockBudget::read(), bytes)
+}
+
+fn within_budget(budget: MemlockBudget, bytes: usize) -> Result<(), PinError> {
+    let checked = budget.check(bytes as u64);
     let room = |over: pinning::OverBudget| to_usize(over.limit.saturating_sub(over.locked));
     checked.map_err(|over| PinError::Preflight { bytes, limit: room(over) })
 }

@@ -6,13 +6,14 @@
 //! pages return to their source when the last buffer of the cut is dropped, and not before.
 
 use crate::pinning::MemoryRange;
+use crate::pinning::uring::SlotRegistration;
 use crate::reservation::PageSpan;
 use crate::width::narrow;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::ptr::{self, NonNull};
 use std::slice;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// The size of a sector: the smallest unit of direct I/O.
 pub const SECTOR_BYTES: usize = 512;
@@ -34,22 +35,51 @@ pub trait SpanSink: Send + Sync {
 pub(crate) enum SectorBacking {
     /// A boxed slice taken apart: its start and its number of sectors.
     Heap(NonNull<Sector>, usize),
-    /// Pages; `None` only while they return to their source.
-    Pages(Option<PageSpan>, Box<dyn SpanSink>),
+    Pages(SpanBacking),
+}
+
+/// Pages that buffers are parts of.
+pub(crate) struct SpanBacking {
+    /// `None` only while the pages return to their source.
+    span: Option<PageSpan>,
+    sink: Box<dyn SpanSink>,
+    /// The registration of the pages with a ring. It ends before the pages return: no page that returned stays pinned for it.
+    registration: Mutex<Option<SlotRegistration>>,
 }
 
 // SAFETY: bounds and alignment: not concerned. Lifetime: heap memory belongs to no thread. Aliasing: the pointer is
 // used by the drop alone, when no other holder is left; pages and their `SpanSink` are `Send` themselves.
 unsafe impl Send for SectorBacking {}
-// SAFETY: as for Send: `&SectorBacking` gives access to nothing.
+// SAFETY: as for Send: `&SectorBacking` gives access to the registration alone, behind its lock.
 unsafe impl Sync for SectorBacking {}
 
 impl SectorBacking {
     /// Returns the pages; `None` for memory of the heap, and for pages on their way back.
     pub(crate) fn range(&self) -> Option<MemoryRange> {
         match self {
-            Self::Pages(Some(span), _) => Some(MemoryRange::new(span.address(), span.bytes())),
-            Self::Pages(None, _) | Self::Heap(..) => None,
+            Self::Pages(pages) => {
+                pages.span.as_ref().map(|span| MemoryRange::new(span.address(), span.bytes()))
+            }
+            Self::Heap(..) => None,
+        }
+    }
+
+    /// Keeps the registration of the pages until they return, unless they have one already: then `registration` ends now, as for
+    /// memory of the heap. Returns true if it is kept.
+    pub(crate) fn keep_registration(&self, registration: SlotRegistration) -> bool {
+        let Self::Pages(pages) = self else { return false };
+        let mut kept = pages.registration.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_kept = kept.is_none();
+        if is_kept {
+            *kept = Some(registration);
+        }
+        is_kept
+    }
+
+    /// Ends the registration of the pages.
+    pub(crate) fn end_registration(&self) {
+        if let Self::Pages(pages) = self {
+            drop(pages.registration.lock().unwrap_or_else(PoisonError::into_inner).take());
         }
     }
 }
@@ -63,9 +93,10 @@ impl Drop for SectorBacking {
                 // and the last buffer over it is gone.
                 drop(unsafe { Box::from_raw(owned) });
             }
-            Self::Pages(span, home) => {
-                if let Some(span) = span.take() {
-                    home.return_span(span);
+            Self::Pages(pages) => {
+                drop(pages.registration.get_mut().unwrap_or_else(PoisonError::into_inner).take());
+                if let Some(span) = pages.span.take() {
+                    pages.sink.return_span(span);
                 }
             }
         }
@@ -110,7 +141,8 @@ impl SectorBuffer {
         let start = span.start();
         let bytes = sectors as usize * SECTOR_BYTES;
         let count = span.bytes().checked_div(bytes).unwrap_or(0);
-        let backing = Arc::new(SectorBacking::Pages(Some(span), sink));
+        let backing = SpanBacking { span: Some(span), sink, registration: Mutex::new(None) };
+        let backing = Arc::new(SectorBacking::Pages(backing));
         (0..count)
             .map(|nth| {
                 // SAFETY: `nth * bytes` is less than the span's length, so the address lies within the span's pages,
@@ -170,7 +202,6 @@ impl fmt::Debug for SectorBuffer {
 mod tests {
     use super::*;
     use crate::reservation::{Backing, BackingOrder, PAGE_BYTES, PageRun, Reservation};
-    use std::sync::Mutex;
 
     #[test]
     fn sectors_are_aligned_zeroed_and_writable() {

@@ -3,6 +3,7 @@
 //! Input: the kernel's limits and status of this process. Output: a budget, and advice that an administrator can
 //! follow. Invariant: values that the kernel does not report count as nothing locked and no privilege.
 
+use super::uring::process_registered_bytes;
 use rustix::process::{Resource, getrlimit};
 use std::fs;
 use std::path::Path;
@@ -15,9 +16,11 @@ const CAP_IPC_LOCK: u32 = 14;
 pub struct MemlockBudget {
     /// The limit in bytes (RLIMIT_MEMLOCK). `None` is no limit.
     pub limit_bytes: Option<u64>,
-    /// Bytes that the process has locked or pinned for devices. The kernel accounts io_uring registrations to the user
-    /// and does not report them here.
+    /// Bytes that the process has locked or pinned for devices, without [`registered_bytes`](Self::registered_bytes).
     pub locked_bytes: u64,
+    /// Bytes that rings of this process registered because their buffers are transferred often. The kernel reports them as pinned,
+    /// but counts them against the limit of the user's registrations only: not against what mlock and VFIO may lock.
+    pub registered_bytes: u64,
     /// True if the process may exceed the limit (CAP_IPC_LOCK in the initial user namespace).
     pub privileged: bool,
 }
@@ -42,10 +45,12 @@ impl MemlockBudget {
     /// Reads the current budget of this process.
     #[must_use]
     pub fn read() -> Self {
-        Self { limit_bytes: getrlimit(Resource::Memlock).current, ..Self::read_from(Path::new("/proc/self")) }
+        let limit_bytes = getrlimit(Resource::Memlock).current;
+        Self { limit_bytes, ..Self::read_from(Path::new("/proc/self"), process_registered_bytes()) }
     }
 
-    fn read_from(process: &Path) -> Self {
+    /// Reads the budget of a process whose rings have registered so many bytes.
+    fn read_from(process: &Path, registered_bytes: u64) -> Self {
         let status = fs::read_to_string(process.join("status")).unwrap_or_default();
         let field = |name: &str| {
             let line = status.lines().find_map(|line| line.strip_prefix(name))?;
@@ -58,11 +63,30 @@ impl MemlockBudget {
         // In a user namespace of its own a process has every capability, but none of them counts for locking.
         let map = fs::read_to_string(process.join("uid_map")).unwrap_or_default();
         let first = map.split_whitespace().eq(["0", "0", "4294967295"]);
+        let bytes = |name| kibibytes(name).saturating_mul(1_024);
         Self {
             limit_bytes: Some(0),
-            locked_bytes: kibibytes("VmLck:").saturating_add(kibibytes("VmPin:")).saturating_mul(1_024),
+            locked_bytes: bytes("VmLck:").saturating_add(bytes("VmPin:").saturating_sub(registered_bytes)),
+            registered_bytes,
             privileged: capable && first,
         }
+    }
+
+    /// Returns the budget of memory that is registered with io_uring: what its rings registered already counts as locked.
+    #[must_use]
+    pub fn of_registrations(self) -> Self {
+        Self {
+            locked_bytes: self.locked_bytes.saturating_add(self.registered_bytes),
+            registered_bytes: 0,
+            ..self
+        }
+    }
+
+    /// Returns the bytes that the rings of this process may register together, because their buffers are transferred often: half of
+    /// the limit. `None` means no limit.
+    #[must_use]
+    pub fn registrations_max(&self) -> Option<u64> {
+        self.limit_bytes.filter(|_| !self.privileged).map(|limit| limit / 2)
     }
 
     /// Returns the bytes that can still be locked; `None` means no limit.
@@ -93,11 +117,16 @@ mod tests {
     use super::*;
 
     fn of(status: &str, uid_map: &str) -> MemlockBudget {
+        with_registered(status, uid_map, 0)
+    }
+
+    fn with_registered(status: &str, uid_map: &str, registered_bytes: u64) -> MemlockBudget {
         let process = tempfile::TempDir::new().unwrap_or_else(|error| panic!("{error}"));
         for (name, text) in [("status", status), ("uid_map", uid_map)] {
             fs::write(process.path().join(name), text).unwrap_or_else(|error| panic!("{error}"));
         }
-        MemlockBudget { limit_bytes: Some(8 << 20), ..MemlockBudget::read_from(process.path()) }
+        let limit_bytes = Some(8 << 20);
+        MemlockBudget { limit_bytes, ..MemlockBudget::read_from(process.path(), registered_bytes) }
     }
 
     const FIRST: &str = "         0          0 4294967295\n";
@@ -111,6 +140,21 @@ mod tests {
         assert_eq!(refused, OverBudget { asked: 8 << 20, locked: 1_028 << 10, limit: 8 << 20 });
         assert!(refused.to_string().contains("9220 KiB"), "{refused}");
         assert!(budget.check(u64::MAX).unwrap_err().to_string().contains("KiB"));
+    }
+
+    #[test]
+    fn registered_bytes_take_no_room_of_memory_that_is_locked() {
+        let status = "VmLck:\t    1024 kB\nVmPin:\t 3072 kB\nCapEff:\t0000000000000000\n";
+        let budget = with_registered(status, FIRST, 2 << 20);
+        assert_eq!((budget.locked_bytes, budget.room_bytes()), (2 << 20, Some(6 << 20)));
+        assert_eq!(budget.check(6 << 20), Ok(()));
+        let registrations = budget.of_registrations();
+        assert_eq!((registrations.locked_bytes, registrations.room_bytes()), (4 << 20, Some(4 << 20)));
+        assert!(registrations.check(6 << 20).is_err());
+        // More than the kernel reports: memory that is about to be registered.
+        assert_eq!(with_registered(status, FIRST, 4 << 20).locked_bytes, 1 << 20);
+        assert_eq!(budget.registrations_max(), Some(4 << 20));
+        assert_eq!(MemlockBudget { privileged: true, ..budget }.registrations_max(), None);
     }
 
     #[test]

@@ -11,8 +11,12 @@
 //! It does not keep memory mapped. A slot whose memory was unmapped still names the old pages, which the kernel does
 //! not reuse; unregister first.
 
+mod registration;
+
 #[cfg(test)]
 mod tests;
+
+pub(crate) use registration::{RegistrationBudget, SlotRegistration, process_registered_bytes};
 
 use super::{MemoryRange, PinError};
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering};

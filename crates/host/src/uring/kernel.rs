@@ -87,7 +87,7 @@ impl KernelRing {
 
     /// Returns the counters of the registered memory.
     pub(super) fn registered_counters(&self) -> RegisteredCounters {
-        self.registered.as_ref().map_or_else(RegisteredCounters::default, |cuts| cuts.counters)
+        self.registered.as_ref().map_or_else(RegisteredCounters::default, RegisteredCuts::counters)
     }
 
     /// Returns the slot of the table for the buffers of a transfer, if it can be one on registered memory.
@@ -95,7 +95,9 @@ impl KernelRing {
         let (cuts, slot) = (self.registered.as_mut()?, &self.slots[index as usize]);
         let number = cuts.slot_of(&slot.buffers)?;
         let fits = slot.vectors.len() == 1 || self.takes_ranges;
-        cuts.counters.transfers += u64::from(fits);
+        if fits {
+            cuts.count_transfer();
+        }
         fits.then_some(number)
     }
 

@@ -68,7 +68,7 @@ fn gathered_write_reads_back_scattered() {
 }
 
 /// A receiver of pages that leaves them claimed for ever.
-struct LeakedSpan;
+pub(super) struct LeakedSpan;
 
 impl SpanSink for LeakedSpan {
     fn return_span(&self, _span: PageSpan) {}

@@ -121,8 +121,8 @@ pub(super) fn memlock() -> DoctorFinding {
             format!("limit {}, {locked} locked", ByteSize(limit)),
         )
         .why(
-            "memory that is pinned or registered for devices counts towards the limit; a node registers frames of a flash \
-             file on a disk in at most half of it, and transfers the rest without",
+            "memory that is pinned or registered for devices counts towards the limit; a node registers frames of its flash \
+             files on disks in at most half of it together, and transfers the rest without",
         )
         .change(change),
     }

@@ -3,9 +3,9 @@
 //! Input: ranges. Output: the buffer number of each. Invariant: a number identifies one chunk of the pool from before
 //! its first buffer is handed out until after its last one is returned.
 
-use super::{MemoryPinner, PinError, PinToken, within_memlock};
-use headwater_host::pinning::MemoryRange;
+use super::{MemoryPinner, PinError, PinToken, within_budget};
 use headwater_host::pinning::uring::BufferTable;
+use headwater_host::pinning::{MemlockBudget, MemoryRange};
 use std::fmt;
 use std::sync::Arc;
 
@@ -34,10 +34,11 @@ impl MemoryPinner for UringPinner {
         "io_uring"
     }
 
-    /// Checks the limit of locked memory. Memory that io_uring has already registered for the user counts but is not
-    /// visible, so a size that passes can still end in [`PinError::LimitReached`].
+    /// Checks the limit of locked memory. Memory that rings of this process have registered counts. Memory that io_uring has
+    /// registered for other processes of the user counts too but is not visible, so a size that passes can still end in
+    /// [`PinError::LimitReached`].
     fn preflight(&self, bytes: usize) -> Result<(), PinError> {
-        within_memlock(bytes)
+        within_budget(MemlockBudget::read().of_registrations(), bytes)
     }
 
     /// Returns false: one transfer names one number.
