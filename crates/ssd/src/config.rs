@@ -8,6 +8,7 @@ use headwater_dma::mover::ChannelCounters;
 use headwater_dma::mover::policy::DecisionCounters;
 use headwater_dma::pool::Pool;
 use headwater_host::clock::Nanos;
+use headwater_host::uring::RegisteredCounters;
 use std::fmt;
 use std::io;
 use std::num::ParseIntError;
@@ -238,6 +239,8 @@ pub struct DeviceStats {
     /// Commit cells, pages of the checkpoint and copies of the superblock that the opening found damaged, and of which other
     /// copies hold the same.
     pub damaged_copies: u64,
+    /// Memory of frames that the medium has registered with a ring, and its use. The bytes are those of now.
+    pub registered_memory: RegisteredCounters,
     /// Unreadable pages whose loss was accepted when the device was opened.
     pub unreadable_pages: u64,
     /// True if collection cannot free a block although a write waits for one.

@@ -16,6 +16,7 @@ pub mod unreadable;
 
 use headwater_dma::frame::MediaFrame;
 use headwater_host::clock::Nanos;
+use headwater_host::uring::RegisteredCounters;
 use std::fmt;
 use std::path::Path;
 
@@ -280,6 +281,11 @@ pub trait Media {
     /// copies hold the same.
     fn damaged_copies(&self) -> u64 {
         0
+    }
+
+    /// Returns the memory of frames that the medium has registered with a ring, so that transfers past the page cache pin no pages.
+    fn registered_memory(&self) -> RegisteredCounters {
+        RegisteredCounters::default()
     }
 
     /// Returns the file beneath a page and the offset of the page in it, in bytes; `None` on media without a file.

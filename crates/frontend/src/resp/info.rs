@@ -159,6 +159,9 @@ fn counters(text: &mut String, shared: &RespState, stats: &DeviceStats) {
         ("device_commands", stats.completed),
         ("device_cache_hits", stats.cache_hits),
         ("device_cache_misses", stats.cache_misses),
+        ("device_registered_bytes", stats.registered_memory.bytes),
+        ("device_registered_transfers", stats.registered_memory.transfers),
+        ("device_registered_refused", stats.registered_memory.refused),
     ] {
         line(text, format_args!("{name}:{value}"));
     }

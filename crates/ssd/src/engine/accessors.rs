@@ -201,6 +201,7 @@ impl<M: Media> SsdDevice<M> {
         stats.namespaces_in_doubt = self.namespaces_in_doubt() as u64;
         stats.lost_pages = self.opening_losses.lost_pages();
         stats.damaged_copies = self.opening_losses.damaged_copies() + self.ftl.media().damaged_copies();
+        stats.registered_memory = self.ftl.media().registered_memory();
         stats
     }
 }

@@ -132,12 +132,6 @@ impl FileMedia {
         self.ring.ring.kind()
     }
 
-    /// Returns the memory of frames that the ring has registered, so that transfers past the page cache pin no pages.
-    #[must_use]
-    pub fn registered_memory(&self) -> RegisteredCounters {
-        self.ring.ring.registered()
-    }
-
     /// Returns the mode of the file: through the page cache or past it.
     #[must_use]
     pub fn mode(&self) -> FileMode {
@@ -453,6 +447,10 @@ impl<R: TransferRing> Media for FileMedia<R> {
 
     fn damaged_copies(&self) -> u64 {
         self.bad_superblocks.len() as u64
+    }
+
+    fn registered_memory(&self) -> RegisteredCounters {
+        self.ring.registered_memory()
     }
 
     fn next_event(&self) -> Option<Nanos> {

@@ -95,6 +95,7 @@ impl SnapshotCollector {
             "Reads of the flash that failed, also those that succeeded when repeated",
             device.read_errors,
         )?;
+        self.registered_memory(encoder)?;
         self.losses(encoder)?;
         gauge(
             encoder,
@@ -160,6 +161,35 @@ impl SnapshotCollector {
             .map(|reason| (vec![("reason", reason.name().to_owned())], decisions.of(reason)))
             .collect();
         counters(encoder, "move_decisions", "Decisions about who moves the bytes of a job", &rows)
+    }
+
+    /// Encodes the memory of frames that is registered with the ring of the flash file.
+    fn registered_memory(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let registered = self.0.device.registered_memory;
+        gauge(
+            encoder,
+            "registered_bytes",
+            "Bytes of frames that are registered with the ring of the flash file",
+            registered.bytes,
+        )?;
+        counter(
+            encoder,
+            "registered_transfers",
+            "Transfers of the flash file from and to registered frames",
+            registered.transfers,
+        )?;
+        counter(
+            encoder,
+            "registered_transfers_repeated",
+            "Transfers that the kernel refused on registered frames, and that were repeated without",
+            registered.repeated,
+        )?;
+        counter(
+            encoder,
+            "registrations_refused",
+            "Slabs of frames that were refused a registration, for lack of locked memory or by the kernel",
+            registered.refused,
+        )
     }
 
     /// Encodes the damage of the medium.
@@ -371,6 +401,7 @@ mod tests {
     use super::super::StageTime;
     use super::*;
     use headwater_frontend::counters::StatusClass;
+    use headwater_host::uring::RegisteredCounters;
 
     #[test]
     fn every_counter_is_in_the_text() {
@@ -380,6 +411,8 @@ mod tests {
         snapshot.device.client_bytes = 100;
         snapshot.device.programmed_bytes = 150;
         snapshot.front_ends.commands.insert(("get", StatusClass::Failed), 3);
+        snapshot.device.registered_memory =
+            RegisteredCounters { bytes: 1 << 20, transfers: 9, refused: 2, repeated: 6 };
         snapshot.front_ends.in_flight.insert("resp", 5);
         snapshot.stages.insert("executed", StageTime { samples: 2, nanos: 1_500_000_000 });
         let text = encode(snapshot).unwrap();
@@ -388,6 +421,10 @@ mod tests {
             "headwater_blocks{namespace=\"2\"} 4",
             "headwater_client_bytes_total 100",
             "headwater_write_amplification 1.5",
+            "headwater_registered_bytes 1048576",
+            "headwater_registered_transfers_total 9",
+            "headwater_registered_transfers_repeated_total 6",
+            "headwater_registrations_refused_total 2",
             "headwater_commands_total{command=\"get\",status=\"failed\"} 3",
             "headwater_in_flight{face=\"resp\"} 5",
             "headwater_stage_seconds_total{stage=\"executed\"} 1.5",

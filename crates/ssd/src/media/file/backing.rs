@@ -6,7 +6,7 @@
 
 use headwater_host::clock::{Clock, Nanos};
 use headwater_host::file::FileMode;
-use headwater_host::uring::{FileRing, FileTransfer, FinishedTransfer, RejectedTransfer};
+use headwater_host::uring::{FileRing, FileTransfer, FinishedTransfer, RegisteredCounters, RejectedTransfer};
 use std::fs::File;
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -103,6 +103,11 @@ pub trait TransferRing {
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         None
     }
+
+    /// Returns the memory of buffers that the ring has registered.
+    fn registered_memory(&self) -> RegisteredCounters {
+        RegisteredCounters::default()
+    }
 }
 
 /// The ring of a file of the operating system, with the lock that keeps other processes out.
@@ -150,5 +155,9 @@ impl TransferRing for HostRing {
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         Some(self.ring.descriptor())
+    }
+
+    fn registered_memory(&self) -> RegisteredCounters {
+        self.ring.registered()
     }
 }
