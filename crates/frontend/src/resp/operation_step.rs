@@ -60,6 +60,11 @@ pub(crate) struct OperationContext<'a, S> {
 }
 
 impl<S: CoreDevice> OperationContext<'_, S> {
+    /// Returns true if a command that is submitted now is not refused as [`SubmitError::Busy`].
+    pub(crate) fn has_room(&self, namespace: NamespaceId, command: &SsdCommand) -> bool {
+        self.shared.in_flight < IN_FLIGHT_MAX && self.device.has_room(namespace, command)
+    }
+
     /// Submits one part of the operation; the token of its completion contains the part's number.
     pub(crate) fn submit(
         &mut self,
@@ -82,8 +87,7 @@ impl<S: CoreDevice> OperationContext<'_, S> {
     pub(crate) fn submit_batch(&mut self, batch: &mut KeyedBatch) -> Result<(), SubmitError> {
         let namespace = batch.namespace();
         // There is room for every batch or for none.
-        let has_room = self.device.has_room(namespace, &SsdCommand::Batch { writes: Vec::new() });
-        if self.shared.in_flight >= IN_FLIGHT_MAX || !has_room {
+        if !self.has_room(namespace, &SsdCommand::Batch { writes: Vec::new() }) {
             return Err(SubmitError::Busy(IN_FLIGHT_MAX));
         }
         let long = LargeWrites::of_batch(batch);

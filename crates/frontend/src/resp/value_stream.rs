@@ -141,9 +141,16 @@ impl ValueStream {
                     return DriveResult::NoRoom;
                 }
                 let (reader, _) = self.reader.clone().expect("a stream that reads has opened its reader");
-                let sink = context.shared.value_buffers.take_part(bytes);
                 let (offset, bytes_max) = (narrow(self.next), narrow(bytes));
-                SsdCommand::ReadPart { reader, offset, sink, bytes_max }
+                let mut command = SsdCommand::ReadPart { reader, offset, sink: Vec::new(), bytes_max };
+                // A device without room would drop the buffer with the command.
+                if !context.has_room(self.namespace, &command) {
+                    return DriveResult::Busy;
+                }
+                if let SsdCommand::ReadPart { sink, .. } = &mut command {
+                    *sink = context.shared.value_buffers.take_part(bytes);
+                }
+                command
             }
         };
         match context.submit(self.part, self.namespace, command) {

@@ -401,6 +401,9 @@ impl CoreDevice for KvDeviceModel {
     ) -> Result<(), SubmitError> {
         check_limits(&command).map_err(SubmitError::Refused)?;
         if !self.has_room(namespace, &command) {
+            if let SsdCommand::ReadPart { sink, .. } = &command {
+                assert_eq!(sink.capacity(), 0, "the buffer of a part is lost with the command");
+            }
             return Err(SubmitError::Busy(self.in_flight_max));
         }
         self.queue.push_back(QueuedCommand { namespace, token, command });

@@ -400,3 +400,19 @@ fn output_limit_is_read_and_changed_as_in_redis() {
     let refused = good.call(&[b"CONFIG", b"SET", b"client-output-buffer-limit", b"normal 1 2 3"]);
     assert!(matches!(refused, RespValue::Error(text) if text.contains("soft limit exceeds the hard limit")));
 }
+
+#[test]
+fn long_values_are_sent_whole_by_a_device_that_is_often_busy() {
+    // The device asserts that no part that it has no room for has a buffer.
+    let (node, mut good) = start_on(KvDeviceModel::new(65, 2), 65, 64 * MIB);
+    let mut crowd: Vec<Client> = (0..8).map(|_| node.connect()).collect();
+    for client in &mut crowd {
+        client.send(&encode(&[b"GET", b"large"]).repeat(4));
+    }
+    for client in &mut crowd {
+        for at in 0..4 {
+            assert!(is_large(&client.receive()), "reply {at}");
+        }
+    }
+    until(&mut good, "mem_unread_replies", 0);
+}
