@@ -35,6 +35,7 @@ pub trait SpanSink: Send + Sync {
 pub(crate) enum SectorBacking {
     /// A boxed slice taken apart: its start and its number of sectors.
     Heap(NonNull<Sector>, usize),
+    /// Pages of a source, to which they return.
     Pages(SpanBacking),
 }
 

@@ -69,7 +69,7 @@ pub(super) struct RegisteredCuts {
 }
 
 impl RegisteredCuts {
-    /// Begins with no memory. The rings of the process leave half of the limit of locked memory to others of the user.
+    /// Begins with no memory. The rings of the process leave half of the limit of locked memory to other processes of the user.
     pub(super) fn new(table: Arc<BufferTable>) -> Self {
         let bound_bytes = MemlockBudget::read().registrations_max();
         Self::within(table, RegistrationBudget::of_process(bound_bytes))
@@ -134,12 +134,12 @@ impl RegisteredCuts {
         cut.slot.map(narrow)
     }
 
-    /// Notes that the kernel refused transfers on registered memory: none uses it any more, and no page stays pinned for it. Others
-    /// that are in flight complete, or are refused and repeated too.
+    /// Notes that the kernel refused transfers on registered memory: none uses it any more, and no page stays pinned for it.
+    /// Transfers that are in flight complete, or are refused and repeated too.
     pub(super) fn note_refused_transfers(&mut self, transfers: usize) {
         self.counters.repeated += transfers as u64;
         self.is_unusable = true;
-        for (_, cut) in std::mem::take(&mut self.seen) {
+        for cut in std::mem::take(&mut self.seen).into_values() {
             // Only the ring that holds the slot ends the registration.
             if let Some(backing) = cut.backing.upgrade().filter(|_| cut.slot.is_some()) {
                 backing.end_registration();

@@ -145,8 +145,8 @@ fn a_part_of_a_reader_fails_exactly_if_a_page_that_it_needs_is_damaged() {
             (end - 1, 9_000),
             (end, 9_000),
         ];
-        let others = (0..10).map(|_| (random.usize(..long.len()), random.usize(1..100_000)));
-        for (number, (start, bytes)) in (1..).zip(edges.into_iter().chain(others)) {
+        let random_parts = (0..10).map(|_| (random.usize(..long.len()), random.usize(1..100_000)));
+        for (number, (start, bytes)) in (1..).zip(edges.into_iter().chain(random_parts)) {
             let bytes = bytes.min(long.len() - start);
             let part = (u32::try_from(start).unwrap(), u32::try_from(bytes).unwrap());
             let found = read_part(&mut device, number, part);
