@@ -259,8 +259,9 @@ impl FileRing {
     }
 
     /// Registers the memory that buffers of [`FileTransfer::Read`] and [`FileTransfer::Write`] are cut from, if they are transferred
-    /// often, in a [table](Self::table) of `slots` slots: the kernel does not pin their pages for each transfer then. Memory of
-    /// the heap is not registered. What is refused is transferred without; so is everything where there is no io_uring.
+    /// often, in a [table](Self::table) of `slots` slots: the kernel does not pin their pages for each transfer then. The last
+    /// buffer unregisters the memory before it returns it. Memory of the heap is not registered. What is refused is transferred
+    /// without; so is everything where there is no io_uring.
     pub fn register_buffers(&mut self, slots: u32) {
         let table = self.table(slots);
         if let (FileRingBackend::Kernel(ring), Ok(table)) = (&mut self.backend, table) {

@@ -161,6 +161,7 @@ fn within_memlock(bytes: usize) -> Result<(), PinError> {
     within_budget(MemlockBudget::read(), bytes)
 }
 
+/// Checks that the process may lock `bytes` more bytes within a budget.
 fn within_budget(budget: MemlockBudget, bytes: usize) -> Result<(), PinError> {
     let checked = budget.check(bytes as u64);
     let room = |over: pinning::OverBudget| to_usize(over.limit.saturating_sub(over.locked));
