@@ -32,6 +32,7 @@ struct SnapshotCollector(MetricsSnapshot);
 impl Collector for SnapshotCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         self.device(&mut encoder)?;
+        self.registered_memory(&mut encoder)?;
         self.wear(&mut encoder)?;
         self.front_ends(&mut encoder)?;
         self.stages(&mut encoder)?;
@@ -95,7 +96,6 @@ impl SnapshotCollector {
             "Reads of the flash that failed, also those that succeeded when repeated",
             device.read_errors,
         )?;
-        self.registered_memory(encoder)?;
         self.losses(encoder)?;
         gauge(
             encoder,
