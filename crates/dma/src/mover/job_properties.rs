@@ -52,18 +52,18 @@ impl StreamingBorder {
         found.map_or_else(Self::default, |found| Self::from_bytes(found.streaming_copy_from_bytes))
     }
 
-    /// Returns the length in bytes; `usize::MAX` if every copy goes through the cache.
+    /// Returns the length in bytes; `usize::MAX` if only what is longer than the last-level cache passes it by.
     #[must_use]
     pub const fn bytes(self) -> usize {
         self.0
     }
 
-    /// Returns true if a range is written past the cache: it is not read soon, or it is longer than the cache, so that its front
-    /// would have left before its end is there.
+    /// Returns true if a range is written past the cache: it is not read soon and has the length of the border, or it is longer
+    /// than the cache, so that its front would have left before its end is there, whatever the border is.
     #[inline]
     pub(super) fn is_passed(self, bytes: usize, intent: CacheIntent) -> bool {
-        let is_long = || bytes >= LONG_BYTES_MIN && bytes > last_level_cache_bytes();
-        bytes >= self.0 && (intent == CacheIntent::NotSoon || is_long())
+        let is_long = bytes >= LONG_BYTES_MIN && bytes > last_level_cache_bytes();
+        is_long || (intent == CacheIntent::NotSoon && bytes >= self.0)
     }
 }
 
@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn border_bounds_what_passes_the_cache_and_none_means_never() {
+    fn border_bounds_what_passes_the_cache_unless_it_is_longer() {
         let passed = |border: StreamingBorder, bytes| {
             [CacheIntent::ReadSoon, CacheIntent::NotSoon].map(|intent| border.is_passed(bytes, intent))
         };
@@ -129,11 +129,14 @@ mod tests {
         // What is read soon passes the cache by only if it does not fit.
         let fits = last_level_cache_bytes().max(LONG_BYTES_MIN - 1);
         assert!(!passed(calibrated, fits)[0]);
-        if let Some(longer) = fits.checked_add(1) {
-            assert_eq!(passed(calibrated, longer), [true, true]);
-        }
         let never = StreamingBorder::from_bytes(u64::MAX);
-        assert_eq!(passed(never, usize::MAX - 1), [false, false]);
+        assert_eq!(passed(never, fits), [false, false]);
+        // A calibration that found no border does not keep in the cache what does not fit.
+        for border in [plain, calibrated, never] {
+            if let Some(longer) = fits.checked_add(1) {
+                assert_eq!(passed(border, longer), [true, true]);
+            }
+        }
         assert_eq!(StreamingBorder::from_bytes(0), plain);
     }
 }

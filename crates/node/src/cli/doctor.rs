@@ -7,6 +7,9 @@ use crate::doctor::memory::MemoryReport;
 use crate::doctor::mover::MoverReport;
 use crate::doctor::{FindingVerdict, examine};
 use clap::Args;
+use headwater_dma::mover::StreamingBorder;
+use headwater_host::calibration::Calibration;
+use headwater_host::clock::Clock;
 use std::path::PathBuf;
 
 /// Arguments of `headwater doctor`.
@@ -46,7 +49,10 @@ pub fn run(args: &DoctorArgs) -> Result<(), CommandFailure> {
         }
         report.findings
     } else if args.mover {
-        let report = MoverReport::measure(args.mover_threads);
+        // Measured once for a machine, as the node does it, before anything else works.
+        let calibration = Calibration::load_or_measure(&Clock::start());
+        let border = StreamingBorder::from_bytes(calibration.streaming_copy_from_bytes);
+        let report = MoverReport::measure(args.mover_threads, border);
         if args.json {
             write_json(&report)?;
         } else {

@@ -11,7 +11,6 @@ use crate::daemon::node_mover::dsa_roots;
 use headwater_dma::mover::{
     DsaChannel, DsaConfig, GpuChannel, GpuConfig, LARGE_JOB_BYTES, SoftwareChannel, StreamingBorder,
 };
-use headwater_host::calibration::Calibration;
 use headwater_host::clock::{Clock, Nanos};
 use headwater_host::copy::persist::{
     PersistentCopies, STREAMING_PERSIST_BYTES_MIN, WriteBackInstruction, write_back_instruction,
@@ -57,7 +56,8 @@ pub struct MoverReport {
     pub rows: Vec<CopyRow>,
     /// The length in bytes from which the mover of a node decides which engine moves a job.
     pub threshold_bytes: u64,
-    /// The length in bytes from which a copy that is not read soon passes the cache by, by calibration; `u64::MAX` if none does.
+    /// The length in bytes from which a copy that is not read soon passes the cache by, by calibration; `u64::MAX` if none does
+    /// that is not longer than the last-level cache, which every longer one passes by.
     pub streaming_bytes: u64,
     /// The length in bytes from which a persistent copy passes the cache by.
     pub persistent_streaming_bytes: u64,
@@ -69,9 +69,10 @@ pub struct MoverReport {
 
 impl MoverReport {
     /// Returns the report of this machine, with the choices of a mover that has so many threads, and the work queues and GPUs
-    /// that this process can open. Measures for about 100 ms, and for 200 ms more with channels.
+    /// that this process can open. Measures for about 100 ms, and for 200 ms more with channels. The border is not measured: the
+    /// caller has it from the calibration of the machine.
     #[must_use]
-    pub fn measure(threads: u8) -> Self {
+    pub fn measure(threads: u8, border: StreamingBorder) -> Self {
         let clock = Clock::start();
         let mut channel = SoftwareChannel::start(clock, SPIN);
         let rows = SIZES.map(|bytes| CopyRow {
@@ -105,17 +106,11 @@ impl MoverReport {
             choices,
             rows: rows.to_vec(),
             threshold_bytes: LARGE_JOB_BYTES as u64,
-            streaming_bytes: calibrated_border(clock),
+            streaming_bytes: u64::try_from(border.bytes()).unwrap_or(u64::MAX),
             persistent_streaming_bytes: STREAMING_PERSIST_BYTES_MIN as u64,
             findings,
         }
     }
-}
-
-/// Returns the border of this machine as the mover of a node has it.
-fn calibrated_border(clock: Clock) -> u64 {
-    let calibrated = Calibration::load_or_measure(&clock).streaming_copy_from_bytes;
-    u64::try_from(StreamingBorder::from_bytes(calibrated).bytes()).unwrap_or(u64::MAX)
 }
 
 fn kernels() -> DoctorFinding {
@@ -271,12 +266,13 @@ impl fmt::Display for MoverReport {
             writeln!(f)?;
         }
         let streaming = match self.streaming_bytes {
-            u64::MAX => "never".to_owned(),
+            u64::MAX => "at no other length".to_owned(),
             bytes => format!("from {} on", ByteSize(bytes)),
         };
         writeln!(
             f,
-            "\n  decisions from {} on; what is not read soon passes the cache by {streaming}, a persistent copy from {} on",
+            "\n  decisions from {} on; what is longer than the last-level cache passes it by, what is not read soon {streaming}, a \
+             persistent copy from {} on",
             ByteSize(self.threshold_bytes),
             ByteSize(self.persistent_streaming_bytes)
         )?;
@@ -360,7 +356,7 @@ mod tests {
 
     #[test]
     fn report_has_a_row_for_each_size_and_serialises() {
-        let report = MoverReport::measure(0);
+        let report = MoverReport::measure(0, StreamingBorder::from_bytes(16_384));
         let text = report.to_string();
         for what in
             ["4 KiB", "4 MiB", "sw channel", "write-back", "DSA", NOT_RUN_ON_SILICON, "GPU", NOT_RUN_ON_GPU]
@@ -370,9 +366,11 @@ mod tests {
         let json = serde_json::to_value(&report).unwrap();
         assert_eq!(json["rows"].as_array().map(Vec::len), Some(SIZES.len()));
         assert_eq!(json["threshold_bytes"], 16_384);
-        let border = json["streaming_bytes"].as_u64().unwrap();
-        let says = if border == u64::MAX { "cache by never" } else { "cache by from" };
-        assert!(border >= 1_024 && text.contains(says), "{text}");
+        assert_eq!(json["streaming_bytes"], 16_384);
+        assert!(text.contains("what is not read soon from 16 KiB on"), "{text}");
+        let never = StreamingBorder::from_bytes(u64::MAX).bytes();
+        let report = MoverReport { streaming_bytes: never as u64, ..report };
+        assert!(report.to_string().contains("what is not read soon at no other length"), "{report}");
         assert!(json["choices"].is_null() && text.contains("no channel: the CPU does every job"), "{text}");
         assert_eq!(rate(4_096, 1_000), "4.09");
     }
