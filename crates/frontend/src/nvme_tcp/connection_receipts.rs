@@ -68,6 +68,12 @@ impl ConnectionReceipts {
         self.receipts.retain(|received| received.slot != slot);
     }
 
+    /// Drops the receipts of commands that are answered: the target does that without a step where it has no memory for the rest
+    /// of a value.
+    pub(super) fn end_answered(&mut self, is_unanswered: impl Fn(ExchangeSlot) -> bool) {
+        self.receipts.retain(|received| is_unanswered(received.slot));
+    }
+
     /// Drops the receipts of values that will not arrive, because the connection accepts no more data.
     pub(super) fn end_incomplete(&mut self) {
         self.receipts.retain(|received| received.done == received.receipt.bytes());

@@ -50,6 +50,12 @@ impl NvmeTcpConnection {
             && self.target.arriving_part().is_some()
     }
 
+    /// Drops the receipts of commands that the target has answered.
+    pub(super) fn end_answered_receipts(&mut self) {
+        let Self { receipts, target, .. } = self;
+        receipts.end_answered(|slot| target.is_unanswered(slot));
+    }
+
     /// Takes the data of a command that stores or writes: bytes, or what the device received of them and the rest.
     pub(super) fn take_request_data(&mut self, slot: ExchangeSlot) -> RequestData {
         let bytes = match self.target.take_data(slot) {

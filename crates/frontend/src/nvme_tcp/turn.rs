@@ -329,6 +329,9 @@ impl NvmeTcpFrontEnd {
         if connection.life == NvmeTcpConnectionLife::Dead {
             return self.remove_connection(connection);
         }
+        if !connection.receipts.is_empty() {
+            connection.end_answered_receipts();
+        }
         if !connection.accepts_commands() {
             connection.receipts.end_incomplete();
         }

@@ -236,6 +236,13 @@ impl TargetConnection {
         self.find(command_id, ExchangeStage::Running)
     }
 
+    /// Returns true if the slot holds a command that is not answered. One whose data is in parts is answered without a step if
+    /// there is no memory for the rest of its data.
+    #[must_use]
+    pub fn is_unanswered(&self, slot: ExchangeSlot) -> bool {
+        self.exchanges.get(usize::from(slot.0)).is_some_and(|exchange| exchange.stage != ExchangeStage::Free)
+    }
+
     fn find(&self, command_id: u16, stage: ExchangeStage) -> Option<ExchangeSlot> {
         let is_it = |exchange: &CommandExchange| {
             exchange.stage == stage && exchange.entry.command_id.get() == command_id

@@ -100,8 +100,10 @@ fn parts_are_requested_when_there_is_room_and_the_rest_is_gathered() {
         assert!(matches!(step, TargetStep::Ready(ready) if ready == slot), "{step:?}");
         assert!(direct.is_empty());
         assert_eq!(target.take_data(slot)[..], pattern(rest));
+        assert!(target.is_unanswered(slot));
         target.respond(slot, TargetResponse::status(Status::SUCCESS));
         assert_eq!(only_status(&mut target), (ID, Status::SUCCESS));
+        assert!(!target.is_unanswered(slot));
     }
 }
 
