@@ -147,7 +147,7 @@ impl BlockCache {
         let is_moved = |request: u64, frames: &[u32]| {
             self.requests.get(request).is_some_and(|pending| {
                 let is_read = pending.operation == CacheOperation::Read && pending.data.is_some();
-                is_read && moves.is_long(bytes_on(&self.frames, pending, frames))
+                is_read && !pending.is_cancelled && moves.is_long(bytes_on(&self.frames, pending, frames))
             })
         };
         readers.retain(|request, frames| is_moved(*request, frames));

@@ -156,7 +156,7 @@ pub(super) struct PendingCacheRequest {
     pub(super) waiting: u64,
     /// The jobs of the mover that use its buffer; it waits for each.
     pub(super) moves: u32,
-    /// True if it finishes with its last job, whatever else it waits for.
+    /// True if it finishes with its last job, whatever else it waits for, and copies nothing until then.
     pub(super) is_cancelled: bool,
     pub(super) status: Status,
 }

@@ -63,7 +63,7 @@ impl BlockCache {
 
     /// Cancels a request of a user: it finishes with [`Status::ABORT_REQUESTED`], or with an earlier failure of its
     /// own, and its buffer is returned, at once or when the jobs of the mover that use it have ended. Its effects so far
-    /// remain. Returns `false` when there is none, or the device uses its buffer: it then finishes normally.
+    /// and those of such jobs remain; it has no others. Returns `false` when there is none, or the device uses its buffer: it then finishes normally.
     pub fn cancel(&mut self, owner: CacheUser, token: u64) -> bool {
         let is_it = |pending: &PendingCacheRequest| pending.owner == owner.0 && pending.token == token;
         let Some(key) = self.requests.iter().find(|(_, pending)| is_it(pending)).map(|(key, _)| key) else {
@@ -266,7 +266,8 @@ impl BlockCache {
         self.waiters.entry(frame).or_default().push(FrameWaiter { request: key, written: false });
     }
 
-    /// Copies for the requests that waited for a page that is now idle. A write waits on while a job of the mover reads it.
+    /// Copies for the requests that waited for a page that is now idle. A write waits on while a job of the mover reads it. A
+    /// request that was cancelled, and waits for its jobs, gets and writes nothing more: the page stays as it is.
     pub(super) fn serve_waiters(&mut self, frame: u32) {
         let Some(waiters) = self.waiters.remove(&frame) else { return };
         for waiter in waiters {
@@ -277,6 +278,7 @@ impl BlockCache {
             let Some(mut pending) = self.requests.take(waiter.request) else { continue };
             pending.waiting -= 1;
             match pending.operation {
+                _ if pending.is_cancelled => {}
                 CacheOperation::Write { .. } => self.write_page(frame, waiter.request, &mut pending),
                 _ => self.copy_out(frame, &mut pending),
             }

@@ -298,6 +298,30 @@ fn cancelled_request_returns_its_buffer_when_its_job_has_ended() {
 }
 
 #[test]
+fn cancelled_write_writes_no_page_that_arrives_before_its_job_has_ended() {
+    // It wrote the last page, of which it has a part, when that was read behind the cancellation.
+    let channel = DrivenChannel::new();
+    let mut rig = rig(channel.mover(LARGE_JOB_BYTES));
+    channel.hold();
+    rig.lower.completing = false;
+    let unchanged = rig.lower.now[LONG..LONG + PAGE].to_vec();
+    assert!(matches!(submit(&mut rig, write(0, &[7; LONG + 100])), SubmitResult::Pending));
+    rig.turn();
+    assert_eq!((rig.cache.moves_in_flight(), rig.lower.in_flight()), (1, 1), "a job, and a page to be read");
+    assert!(rig.cache.cancel(rig.owner, HELD));
+    rig.lower.completing = true;
+    while rig.lower.in_flight() > 0 {
+        rig.turn();
+    }
+    assert_eq!(rig.read(LONG as u64, PAGE), unchanged);
+    channel.release();
+    let finished = rig.wait();
+    assert_eq!((finished.token, finished.status), (HELD, Status::ABORT_REQUESTED));
+    assert_eq!(rig.read(LONG as u64, PAGE), unchanged);
+    assert_eq!(rig.read(0, LONG), [7; LONG], "what its job wrote remains");
+}
+
+#[test]
 fn request_of_a_lost_device_ends_when_its_job_has_ended() {
     let (mut rig, channel) = rig_with_held_read();
     rig.lower.gone = true;
