@@ -4,7 +4,8 @@
 //! a whole are populated, and no byte changes; a kernel that refuses leaves the pages to the faults of the copy.
 //!
 //! A populating call costs more for a page that is present than a copy of its bytes in the cache. So the kernel is asked first
-//! which pages are absent (`mincore`), a window at a time. Of a mapping of a file it says what the page cache has: pages that are
+//! which pages are absent (`mincore`), a window at a time, and about all pages of a window only if its first or its last one is
+//! absent: the answer takes time for each page. Of a mapping of a file it says what the page cache has: pages that are
 //! there and are not mapped yet count as present, and fault.
 
 use rustix::io::Errno;
@@ -136,13 +137,18 @@ impl<C: PageCalls> PagePrefault<C> {
         PrefaultOutcome::Populated { bytes: populated_bytes }
     }
 
-    /// Populates the absent pages of a window. Returns their bytes.
+    /// Populates the absent pages of a window, unless its first and its last one are present. Returns their bytes.
     fn prefault_window(
         &self,
         window: Range<usize>,
         page_bytes: usize,
         access: PrefaultAccess,
     ) -> Result<usize, Errno> {
+        if self.is_present(window.start, page_bytes)?
+            && self.is_present(window.end - page_bytes, page_bytes)?
+        {
+            return Ok(0);
+        }
         let mut present = [0; WINDOW_PAGES];
         let present = &mut present[..window.len() / page_bytes];
         self.calls.find_present(window.start, page_bytes, present)?;
@@ -152,6 +158,12 @@ impl<C: PageCalls> PagePrefault<C> {
             self.calls.populate(window.start + absent.start * page_bytes, bytes, access)?;
         }
         Ok(bytes)
+    }
+
+    fn is_present(&self, page: usize, page_bytes: usize) -> Result<bool, Errno> {
+        let mut present = [0];
+        self.calls.find_present(page, page_bytes, &mut present)?;
+        Ok(present[0] & 1 == 1)
     }
 
     /// Returns true, and remembers it, if the kernel does not have the call: its error is the same as for a mapping that does not
@@ -345,6 +357,47 @@ mod tests {
         assert_eq!(prefault_spare(fresh.spare_capacity_mut()), PrefaultOutcome::Populated { bytes: 0 });
         fresh.resize(3 * BYTES, 1);
         assert_eq!(prefault_read(&fresh), PrefaultOutcome::Populated { bytes: 0 });
+    }
+
+    /// A kernel that says of each page, by its number, if it is present, and populates pages without an error.
+    struct NumberedPages {
+        is_present: fn(usize) -> bool,
+        asked: Cell<usize>,
+        populated: Cell<usize>,
+    }
+
+    impl PageCalls for NumberedPages {
+        fn find_present(&self, start: usize, page_bytes: usize, present: &mut [u8]) -> Result<(), Errno> {
+            self.asked.set(self.asked.get() + present.len());
+            for (at, byte) in present.iter_mut().enumerate() {
+                *byte = u8::from((self.is_present)(start / page_bytes + at));
+            }
+            Ok(())
+        }
+
+        fn populate(&self, _: usize, bytes: usize, _: PrefaultAccess) -> Result<(), Errno> {
+            self.populated.set(self.populated.get() + bytes);
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn window_with_present_ends_costs_no_answer_about_all_of_its_pages() {
+        let pages = WINDOW_BYTES / rustix::param::page_size();
+        let found = |is_present: fn(usize) -> bool| {
+            let calls = NumberedPages { is_present, asked: Cell::new(0), populated: Cell::new(0) };
+            let kernel = PagePrefault::new(calls);
+            let outcome = kernel.prefault(0..2 * WINDOW_BYTES, PrefaultAccess::Write);
+            let bytes = kernel.calls.populated.get();
+            assert_eq!(outcome, PrefaultOutcome::Populated { bytes });
+            (kernel.calls.asked.get(), bytes)
+        };
+        assert_eq!(found(|_| true), (4, 0));
+        // The second page is not looked for, the first one is.
+        assert_eq!(found(|page| page != 1), (4, 0));
+        assert_eq!(found(|page| page != 0), (3 + pages, rustix::param::page_size()));
+        let (asked, bytes) = found(|page| page == 0);
+        assert!(asked > 2 * pages && bytes == 2 * WINDOW_BYTES - rustix::param::page_size());
     }
 
     /// A kernel whose pages are all absent, and that answers each populating call with an error.

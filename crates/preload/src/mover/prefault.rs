@@ -6,7 +6,8 @@
 //! `errno` stays as it was.
 //!
 //! A populating call costs more for a page that is present than a copy of its bytes in the cache: so the kernel is asked first
-//! which pages are absent (`mincore`), a window at a time. Of a mapping of a file it says what the page cache has, and not what
+//! which pages are absent (`mincore`), a window at a time, and about all pages of a window only if its first or its last one is
+//! absent: the answer takes time for each page. Of a mapping of a file it says what the page cache has, and not what
 //! is mapped: such pages fault, unless the mapping is one of this library, which notes what it populated.
 
 use super::counters::{COUNTERS, count};
@@ -52,8 +53,22 @@ fn prefault_range(start: usize, bytes: usize) {
     }
 }
 
-/// Makes the absent pages of a window present. Returns false if the kernel refuses.
+/// Makes the absent pages of a window present, unless its first and its last one are. Returns false if the kernel refuses.
 fn prefault_window(start: usize, bytes: usize) -> bool {
+    let has_ends = is_present(start) && is_present(start + bytes - PAGE_BYTES);
+    has_ends || populate_absent(start, bytes)
+}
+
+/// Returns true if a page is mapped and present.
+fn is_present(page: usize) -> bool {
+    let mut present = 0;
+    // SAFETY: the byte is that of the one page.
+    let is_mapped = unsafe { find_present(page, PAGE_BYTES, &raw mut present) };
+    is_mapped && present & 1 == 1
+}
+
+/// Makes the absent pages of a window present, of which some are. Returns false if the kernel refuses.
+fn populate_absent(start: usize, bytes: usize) -> bool {
     // Without a value: the compiler would make a call of `memset` of one.
     let mut present = MaybeUninit::<[u8; WINDOW_PAGES]>::uninit();
     let buffer = present.as_mut_ptr().cast::<u8>();
@@ -208,6 +223,21 @@ mod tests {
         assert!(fixed.present().iter().all(|page| !page));
         // The error of the mapping is not taken for that of a kernel without the call.
         assert!(kernel_populates());
+    }
+
+    #[test]
+    fn window_with_present_ends_is_left_alone() {
+        if !kernel_populates() {
+            return;
+        }
+        let fresh = AbsentPages::map(ProtFlags::READ | ProtFlags::WRITE);
+        for page in [fresh.0, fresh.0 + WINDOW_BYTES - PAGE_BYTES] {
+            assert!(populate(page, PAGE_BYTES, PageAccess::Write));
+        }
+        prefault_range(fresh.0, 2 * WINDOW_BYTES);
+        let present = fresh.present();
+        assert_eq!(present[..WINDOW_PAGES].iter().filter(|page| **page).count(), 2);
+        assert!(present[WINDOW_PAGES..2 * WINDOW_PAGES].iter().all(|page| *page));
     }
 
     #[test]
