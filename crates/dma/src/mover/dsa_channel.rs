@@ -49,6 +49,10 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 /// The time that a device gets beside [`DsaConfig::patience`] for each byte: a slow one moves a byte in a nanosecond.
 const PATIENCE_PER_BYTE: Nanos = Nanos(10);
 
+/// The bytes of a job's lent targets, and of its lent sources, that are made present at its submission, which the submitting
+/// thread waits for. Vectors count apart: all of what the device is to write of them is, as the CPU fills that with zeroes.
+const PREFAULT_BYTES_MAX: usize = 1 << 20;
+
 /// The settings of a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DsaConfig {
@@ -325,9 +329,11 @@ impl MoveChannel for DsaChannel {
         if !job.steps.is_empty() && !job.steps.iter().any(|step| self.can_do(step.operation())) {
             return Err(RefusedJob { job, reason: ChannelRefusal::NotPermitted });
         }
-        // The device ends an operation at an absent page, and leaves the rest of it to the CPU.
-        prefault_targets(&mut job.memories, &job.steps);
-        prefault_sources(&job.memories, &job.steps);
+        // The device ends an operation at an absent page, and leaves the rest of it to the CPU. A full queue refuses the job.
+        if self.queue.entries_in_use() < self.queue.limits().entries {
+            prefault_targets(&mut job.memories, &job.steps, PREFAULT_BYTES_MAX);
+            prefault_sources(&job.memories, &job.steps, PREFAULT_BYTES_MAX);
+        }
         let mut work = ChannelJob::new(job, now);
         if work.is_done() {
             self.end(token, work, now);

@@ -19,23 +19,30 @@ thread_local! {
     pub(super) static POPULATED_BYTES: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
-/// Makes the pages present that steps write. Runs of ranges that follow each other count as one.
-pub(super) fn prefault_targets(memories: &mut [MoveMemory], steps: &[MoveStep]) {
+/// Makes the pages present that steps write, of lent memory those of the first `lent_bytes_max` bytes. Runs of ranges that follow
+/// each other count as one.
+pub(super) fn prefault_targets(memories: &mut [MoveMemory], steps: &[MoveStep], lent_bytes_max: usize) {
     if are_short(steps) {
         return;
     }
-    let mut runs = RangeRuns::new(|range: MemoryRange| memories[range.start.memory].prefault_target(range));
+    let mut left = lent_bytes_max;
+    let mut runs = RangeRuns::new(|range: MemoryRange| {
+        memories[range.start.memory].prefault_target(range, &mut left);
+    });
     steps.iter().for_each(|step| step.for_each_write(|range| runs.add(range)));
     runs.end();
 }
 
-/// Makes the pages present that steps read: for a device, which stops at an absent one.
+/// Makes the pages present that steps read, those of the first `bytes_max` bytes: for a device, which stops at an absent one.
 #[cfg(not(loom))]
-pub(super) fn prefault_sources(memories: &[MoveMemory], steps: &[MoveStep]) {
+pub(super) fn prefault_sources(memories: &[MoveMemory], steps: &[MoveStep], bytes_max: usize) {
     if are_short(steps) {
         return;
     }
-    let mut runs = RangeRuns::new(|range: MemoryRange| memories[range.start.memory].prefault_source(range));
+    let mut left = bytes_max;
+    let mut runs = RangeRuns::new(|range: MemoryRange| {
+        memories[range.start.memory].prefault_source(range, &mut left);
+    });
     steps.iter().for_each(|step| step.for_each_read(|range| runs.add(range)));
     runs.end();
 }
@@ -74,8 +81,9 @@ impl<F: FnMut(MemoryRange)> RangeRuns<F> {
 }
 
 impl MoveMemory {
-    /// Makes the pages of a range present that is written, which may lie behind the end of a vector.
-    fn prefault_target(&mut self, MemoryRange { start, bytes }: MemoryRange) {
+    /// Makes the pages of a range present that is written, which may lie behind the end of a vector. Of lent memory it takes no
+    /// more bytes than are left, and counts them.
+    fn prefault_target(&mut self, MemoryRange { start, bytes }: MemoryRange, lent_left: &mut usize) {
         let (from, end) = (start.offset, start.offset + bytes);
         match self {
             Self::Vec(vector) => {
@@ -88,20 +96,28 @@ impl MoveMemory {
             }
             Self::Lent(lent) => {
                 if let Some(own) = lent.as_bytes_mut() {
-                    note(prefault_write(&mut own[from..end]));
+                    note(prefault_write(&mut own[from..from + take_bytes(bytes, lent_left)]));
                 }
             }
             Self::Buffer(_) | Self::Frame(_) | Self::Client(_) | Self::Shared(_) | Self::Bytes(_) => {}
         }
     }
 
-    /// Makes the pages of a range present that is read: of the memory of a program, which may be a mapping of a file.
+    /// Makes the pages of a range present that is read: of the memory of a program, which may be a mapping of a file. It takes no
+    /// more bytes than are left, and counts them.
     #[cfg(not(loom))]
-    fn prefault_source(&self, MemoryRange { start, bytes }: MemoryRange) {
+    fn prefault_source(&self, MemoryRange { start, bytes }: MemoryRange, left: &mut usize) {
         if let Self::Lent(lent) = self {
-            note(prefault_read(&lent.as_bytes()[start.offset..start.offset + bytes]));
+            note(prefault_read(&lent.as_bytes()[start.offset..start.offset + take_bytes(bytes, left)]));
         }
     }
+}
+
+/// Returns as many of the bytes as are left, which are fewer then.
+fn take_bytes(bytes: usize, left: &mut usize) -> usize {
+    let taken = bytes.min(*left);
+    *left -= taken;
+    taken
 }
 
 /// Notes an outcome for tests. None of them concerns the job: what stays absent is a fault.

@@ -33,7 +33,7 @@ pub(super) fn run(job: &mut MoveJob) {
 pub(super) fn run_next(job: &mut MoveJob, most: usize) {
     let MoveJob { memories, steps, results, durability, cache_intent, streaming_border, promise, .. } = job;
     let next = results.len()..results.len().saturating_add(most).min(steps.len());
-    prefault_targets(memories, &steps[next.clone()]);
+    prefault_targets(memories, &steps[next.clone()], usize::MAX);
     let mut run = StepRun::new(memories, *durability, (*cache_intent, *streaming_border));
     run.is_flushed = steps[..results.len()].iter().any(|step| matches!(step, MoveStep::Flush { .. }));
     for step in &steps[next] {

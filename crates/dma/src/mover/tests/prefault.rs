@@ -52,7 +52,7 @@ fn is_populated(bytes: usize, most: usize) -> bool {
     (bytes > 0) == (most > 0) && bytes <= most
 }
 
-fn work_queue_mover() -> Mover {
+fn work_queue_channel() -> DsaChannel {
     let kind = PortalKind {
         mode: WorkQueueMode::Dedicated,
         size: 8,
@@ -62,7 +62,11 @@ fn work_queue_mover() -> Mover {
     };
     let portal = SoftwarePortal::start(kind, NoFaults).unwrap();
     let config = DsaConfig { patience: LONG, ..DsaConfig::default() };
-    mover_of(vec![Box::new(DsaChannel::software(portal, config).unwrap())])
+    DsaChannel::software(portal, config).unwrap()
+}
+
+fn work_queue_mover() -> Mover {
+    mover_of(vec![Box::new(work_queue_channel())])
 }
 
 #[test]
@@ -114,6 +118,29 @@ fn absent_source_is_populated_for_a_work_queue_only() {
         assert!(is_populated(populated, most), "{populated} bytes");
         assert!(memory.into_vec().unwrap().iter().all(|byte| *byte == 0));
     }
+}
+
+#[test]
+fn work_queue_populates_a_part_of_lent_memory_and_none_while_it_is_full() {
+    if !kernel_populates() {
+        return;
+    }
+    let fill = || {
+        let mut job = MoveJob::new();
+        job.add_memory(LentBytes::from(fresh_lent()));
+        // A huge page may have come with the first bytes of the memory.
+        job.add_step(MoveStep::Fill { to: MemoryPlace::new(0, 4 << 20).range(BYTES), value: 3 });
+        job
+    };
+    let mut channel = work_queue_channel();
+    POPULATED_BYTES.set(0);
+    channel.submit(0, fill(), Nanos::ZERO).unwrap();
+    let populated = POPULATED_BYTES.take();
+    assert!(is_populated(populated, 1 << 20), "{populated} bytes");
+    let full = (1..100).find_map(|token| channel.submit(token, job(1), Nanos::ZERO).err());
+    assert_eq!(full.unwrap().reason, ChannelRefusal::Full);
+    let refused = channel.submit(100, fill(), Nanos::ZERO).unwrap_err();
+    assert_eq!((refused.reason, POPULATED_BYTES.take()), (ChannelRefusal::Full, 0));
 }
 
 #[test]
