@@ -199,6 +199,7 @@ fn doctor_lists_copies_and_work_queues_for_the_mover() {
             .args(["doctor", "--mover"])
             .args(more)
             .env("HEADWATER_DSA_ROOT", root.path())
+            .env("XDG_CACHE_HOME", root.path().join("cache"))
             .output()
             .unwrap();
         assert_eq!(output.status.code(), Some(0), "{}", complaint(&output));
@@ -243,8 +244,11 @@ fn node_that_wants_gpus_does_not_start_without_them_and_says_what_to_do() {
 #[test]
 fn doctor_measures_gpus_for_the_mover() {
     let library = SoftwareGpu::with_faults("");
+    // A calibration beside other tests is not stored for this user.
+    let cache = tempfile::tempdir().unwrap();
     let output = Command::new(env!("CARGO_BIN_EXE_headwater"))
         .args(["doctor", "--mover"])
+        .env("XDG_CACHE_HOME", cache.path())
         .env("HEADWATER_LIBCUDA", library.library())
         .output()
         .unwrap();

@@ -3,6 +3,7 @@
 //! Input: the sources in `tests/c`. Output: programs that ran to their end, and the library's report of what it did for them.
 //! Each program checks what it does and exits with a failure if a check fails. gcc must be installed.
 #![expect(clippy::unwrap_used, reason = "a test that cannot compile or run a program fails")]
+#![expect(clippy::print_stderr, reason = "a skipped test prints the reason")]
 #![cfg(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu"))]
 
 use std::collections::BTreeMap;
@@ -116,8 +117,23 @@ fn long_memory_functions_match_a_byte_loop() {
     assert!(counters["moved_bytes"] > 256 * counters["moves"], "{counters:?}");
 }
 
+/// Returns true if the kernel has the call that populates pages (Linux 5.14). Prints the reason of a skip if it does not.
+fn kernel_populates() -> bool {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers = release.split(|sign: char| !sign.is_ascii_digit()).map_while(|text| text.parse().ok());
+    let version: (u32, u32) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    let populates = version >= (5, 14);
+    if !populates {
+        eprintln!("skipped: Linux {} populates no pages, 5.14 and later do", release.trim());
+    }
+    populates
+}
+
 #[test]
 fn absent_targets_get_their_pages_and_nothing_else_does() {
+    if !kernel_populates() {
+        return;
+    }
     for stream in ["1048576", "off"] {
         let program = CProgram::compile("prefault", &[])
             .with("HEADWATER_PRELOAD_PREFAULT_BYTES", "1048576")
@@ -141,6 +157,9 @@ fn absent_targets_get_their_pages_and_nothing_else_does() {
 
 #[test]
 fn mapped_files_get_their_pages_once_for_reads_and_once_for_writes() {
+    if !kernel_populates() {
+        return;
+    }
     let program = CProgram::compile("prefault", &[])
         .with("HEADWATER_PRELOAD_PREFAULT_BYTES", "1048576")
         .with("HEADWATER_PRELOAD_FILES", "any");
