@@ -183,10 +183,15 @@ impl<M: Media> NvmeTcpTurn<'_, M> {
 }
 
 impl NvmeTcpFrontEnd {
-    /// Continues the connections that wait for room in the device. Returns true if one of them does no longer.
+    /// Continues the connections that wait for room in the device, each turn another one first: the first one may take all of it.
+    /// Returns true if one of them does not wait any more.
     pub(super) fn resume_receipts<M: Media>(&mut self, device: &mut SsdDevice<M>) -> bool {
         let mut moved = false;
-        for id in std::mem::take(&mut self.awaiting_room) {
+        let mut waiting = std::mem::take(&mut self.awaiting_room);
+        // Those that go on to wait are listed again in this order.
+        let next = waiting.len().min(1);
+        waiting.rotate_left(next);
+        for id in waiting {
             let Some(mut connection) = self.connections.take_out(id) else {
                 continue;
             };

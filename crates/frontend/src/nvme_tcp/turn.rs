@@ -65,8 +65,9 @@ impl NvmeTcpFrontEnd {
         if !has_read || now.since(self.last_event_poll) >= LATEST_EXCLUSIVE_SPAN {
             moved |= self.handle_events(device);
         }
-        moved |= self.read_unread(device);
+        // Before connections that do not wait take the room.
         moved |= self.resume_receipts(device);
+        moved |= self.read_unread(device);
         moved |= self.poll_device(device, now, wall);
         // Responses are sent before the rest of the turn, which no host waits for.
         moved |= self.flush_all();
