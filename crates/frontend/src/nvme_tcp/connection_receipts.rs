@@ -47,6 +47,13 @@ impl ConnectionReceipts {
         self.receipts.is_empty()
     }
 
+    /// Returns true if data of a part was requested and is not received: not of the rest of a value, which a buffer receives.
+    pub(super) fn expects_parts(&self) -> bool {
+        let expects =
+            |received: &CommandReceipt| !received.awaits_request && received.done < received.receipt.bytes();
+        self.receipts.iter().any(expects)
+    }
+
     /// Returns true if reading waits for room in the device.
     #[inline]
     pub(super) fn is_stalled(&self) -> bool {

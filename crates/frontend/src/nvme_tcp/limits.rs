@@ -17,7 +17,7 @@ pub const READ_BYTES_MAX: usize = 4 << 20;
 pub const OUTPUT_BYTES_MAX: usize = 4 << 20;
 /// Bytes of one `recv`.
 pub const SCRATCH_BYTES: usize = 128 << 10;
-/// Bytes of one `recv` on a connection for which the device receives a value: enough for the headers between its parts, and
+/// Bytes of one `recv` on a connection whose next data the device receives itself: enough for the headers between its parts, and
 /// for a few short commands.
 pub const PART_HEADER_BYTES: usize = 4 << 10;
 /// Maximum bytes read from one connection in one turn, so that a busy host does not starve other hosts.

@@ -249,7 +249,7 @@ impl NvmeTcpFrontEnd {
         device: &mut SsdDevice<M>,
         connection: &mut NvmeTcpConnection,
     ) -> usize {
-        let plain_part = connection.secure.is_none() && !connection.receipts.is_empty();
+        let plain_part = connection.secure.is_none() && connection.receipts.expects_parts();
         // What arrives with the header of a part is copied into its destination: little, so that the rest is not.
         let most = if plain_part { PART_HEADER_BYTES } else { self.scratch.len() };
         let result = socket::receive(connection.socket.as_fd(), &mut self.scratch[..most]);
