@@ -5,8 +5,8 @@ use super::{check_job, noise};
 use bytes::Bytes;
 use headwater_dma::mover::policy::{MoveOperation, PolicyConfig};
 use headwater_dma::mover::{
-    ChannelRefusal, DsaChannel, DsaConfig, JobEnd, MemoryPlace, MoveChannel, MoveJob, MoveMemory, MoveStep,
-    Mover, StepResult,
+    ChannelRefusal, DsaChannel, DsaConfig, JobEnd, MemoryPlace, MoveChannel, MoveDurability, MoveJob,
+    MoveMemory, MoveStep, Mover, StepResult,
 };
 use headwater_host::clock::{Clock, Nanos};
 use headwater_host::copy::crc32c;
@@ -187,6 +187,34 @@ fn merged_steps_return_as_they_were_given_though_the_device_faults_or_dies_withi
             assert!(done.into_memories().remove(to).into_vec().unwrap() == content, "{cell}");
             assert_eq!(mover.channel_counters().merged_steps, STEPS as u64 - 1, "{cell}");
         }
+    }
+}
+
+#[test]
+fn persistent_job_whose_readback_meets_an_absent_page_leaves_the_channel_in_use() {
+    const BYTES: usize = 9_000;
+    const READBACK_FAULT: u8 = 0x1F;
+    for form in [Form::Direct, Form::Batch] {
+        // The first descriptor of a batch is the batch.
+        let nth = u64::from(form == Form::Batch);
+        let fault = PortalFault::Status(READBACK_FAULT);
+        let (mut mover, counters) = mover(kind(form), LONG, PlannedFault::At { nth, fault });
+        let content = noise(BYTES, &mut fastrand::Rng::with_seed(nth));
+        for rounds in 1..=2 {
+            let mut job = MoveJob::new().with_durability(MoveDurability::Persistent);
+            let from = job.add_memory(Bytes::from(content.clone()));
+            let to = job.add_memory(vec![0; BYTES]);
+            let from = MemoryPlace::new(from, 0).range(BYTES);
+            job.add_step(MoveStep::Copy { from, to: MemoryPlace::new(to, 0) });
+            let ticket = mover.start(job).unwrap();
+            let done = mover.wait(&ticket, LONG).unwrap();
+            assert!(done.promise().is_some(), "{form:?}");
+            assert!(done.into_memories().remove(to).into_vec().unwrap() == content, "{form:?}");
+            let counters = counters.read();
+            assert_eq!((counters.repeated, counters.abandoned), (1, 0), "{form:?}: {counters:?}");
+            assert_eq!(counters.rounds, rounds, "{form:?}: {counters:?}");
+        }
+        assert_eq!(mover.channel_counters().refused, 0, "{form:?}");
     }
 }
 

@@ -178,12 +178,13 @@ impl DsaStatus {
             | Self::ListAlignment
             | Self::AddressAlignment
             | Self::TrafficClass
+            // An absent page, as any other fault: the access of the CPU brings it.
+            | Self::ReadbackFault
             | Self::Untranslated => NextAction::Repeat,
             Self::InterruptHandle
             | Self::RecordTranslation
             | Self::RecordAlignment
             | Self::Privilege
-            | Self::ReadbackFault
             | Self::HardwareError
             | Self::DrainReadback
             | Self::Unknown(_) => NextAction::RepeatAndStop,
@@ -333,6 +334,17 @@ mod tests {
             let action = status.next_action();
             assert_eq!(action == NextAction::Use, byte <= 2, "{status:?}");
             assert_eq!(action == NextAction::FinishRest, byte == 3 || byte == 4, "{status:?}");
+        }
+    }
+
+    #[test]
+    fn fault_of_a_readback_leaves_the_device_in_use_and_an_error_of_the_hardware_does_not() {
+        let next_action = |byte| DsaStatus::of(byte).map(DsaStatus::next_action);
+        for readback in [0x1F, 0x1F | WRITE_FAULT] {
+            assert_eq!(next_action(readback), Some(NextAction::Repeat), "{readback:#04x}");
+        }
+        for error in [0x1A, 0x20, 0x21] {
+            assert_eq!(next_action(error), Some(NextAction::RepeatAndStop), "{error:#04x}");
         }
     }
 
