@@ -1,14 +1,18 @@
 //! Merges adjacent steps of a job, so that a channel gets few long transfers instead of many short ones.
 //!
 //! Input: a checked job, then the results of its merged steps. Output: the job with fewer steps; restored, the steps as they
-//! were given, each with its result. Invariant: the merged steps write what the given ones write, and no merged step reads what
-//! it writes.
+//! were given, each with its result. Invariant: the merged steps write what the given ones write, no merged step reads what it
+//! writes, and none is longer than [`MERGED_BYTES_MAX`].
 //!
 //! Only steps without a value are merged: a CRC and a comparison keep theirs. A job is merged behind its split, which is made
 //! between the steps that were given, and restored before it is joined or returned.
 
 use super::job::{GivenSteps, MemoryPlace, MemoryRange, MoveJob, MoveStep};
 use super::memory::MoveMemory;
+
+/// The most bytes of a merged step. A step that a channel abandons the CPU does from its start, and what a device leaves of one
+/// the CPU does while its owner polls: it takes some 0.1 ms for so much, and a transfer of so much hides the costs of its submission.
+pub(super) const MERGED_BYTES_MAX: usize = 1 << 20;
 
 impl MoveJob {
     /// Merges steps that continue the ones before them. Returns the number of steps that are gone.
@@ -44,7 +48,7 @@ impl MoveJob {
     }
 
     /// Returns the step that does what two steps do, one after the other; `None` if the second one does not continue the first,
-    /// or one step would have another meaning.
+    /// or one step would have another meaning or be too long.
     fn merged(&self, first: &MoveStep, second: &MoveStep) -> Option<MoveStep> {
         use MoveStep::{Copy, Dualcast, Fill, Flush};
         let merged = match (*first, *second) {
@@ -64,6 +68,9 @@ impl MoveJob {
             (Flush { of }, Flush { of: next_of }) => Flush { of: joined(of, next_of)? },
             _ => return None,
         };
+        if merged.bytes() > MERGED_BYTES_MAX {
+            return None;
+        }
         let is_apart = match merged {
             Copy { from, to } => self.are_apart(from, to),
             Dualcast { from, to: [one, other] } => {

@@ -14,6 +14,9 @@ use headwater_host::dsa::{
 
 /// The most operations of a round: each is compared with all before it.
 const OPERATIONS_MAX: usize = 64;
+/// The most bytes of an operation: what a page fault leaves of one the CPU does while the owner of the channel polls, in some
+/// 0.1 ms. A device moves so much for far longer than it takes to begin, so that longer operations gain nothing.
+const OPERATION_BYTES_MAX: usize = 1 << 20;
 /// The low bits in which the targets of a dualcast are alike.
 const DUALCAST_BITS: usize = 0xFFF;
 
@@ -109,6 +112,8 @@ impl<'a> RoundPlanner<'a> {
         most.min(OPERATIONS_MAX)
     }
 
+    /// Returns the place of what the operations write. Those of a persistent job are read back if the device can: their bytes have
+    /// arrived when the job ends.
     fn cache_target(&self) -> CacheTarget {
         match (self.work.job.durability, self.work.job.cache_intent) {
             (MoveDurability::Persistent, _) if self.limits.can_read_back => CacheTarget::MemoryReadBack,
@@ -120,8 +125,8 @@ impl<'a> RoundPlanner<'a> {
     /// Returns the bytes at the start of a part that lie in one piece of each memory, at most those of an operation. Bytes that
     /// no device can access count as one piece.
     fn piece_bytes(&self, part: &MoveStep) -> usize {
-        let mut bytes =
-            part.bytes().min(usize::try_from(self.limits.transfer_bytes_max).unwrap_or(usize::MAX));
+        let transfer_max = usize::try_from(self.limits.transfer_bytes_max).unwrap_or(usize::MAX);
+        let mut bytes = part.bytes().min(transfer_max).min(OPERATION_BYTES_MAX);
         let mut shorten = |range: MemoryRange| {
             if let Some((_, found)) = self.work.address(range.start) {
                 bytes = bytes.min(found);
@@ -209,4 +214,66 @@ impl<'a> RoundPlanner<'a> {
 
 fn place(place: MemoryPlace) -> WorkPlace {
     WorkPlace { memory: place.memory, offset: place.offset }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mover::MoveJob;
+    use headwater_host::clock::Nanos;
+
+    fn limits(can_read_back: bool) -> QueueLimits {
+        QueueLimits { entries: 8, transfer_bytes_max: 1 << 31, batch_max: 16, can_read_back }
+    }
+
+    /// Returns the operations of the first round of a job, and the pieces that they do.
+    fn planned(job: MoveJob, limits: QueueLimits) -> (Vec<QueuedOperation>, Vec<PlannedPiece>) {
+        let mut work = ChannelJob::new(job, Nanos::ZERO);
+        match RoundPlanner::new(&mut work, limits, DsaOpcodeSet::ALL).plan() {
+            RoundPlan::Operations(operations) => (operations, work.round),
+            RoundPlan::CpuFirst(bytes) => panic!("the device does not get {bytes} bytes"),
+        }
+    }
+
+    /// Returns a job that copies, fills, and copies with a CRC.
+    fn written(durability: MoveDurability, intent: CacheIntent) -> MoveJob {
+        let mut job = MoveJob::new().with_durability(durability).with_cache_intent(intent);
+        let (from, to) = (job.add_memory(vec![1; 100]), job.add_memory(vec![0; 300]));
+        let from = MemoryPlace::new(from, 0).range(100);
+        job.add_step(MoveStep::Copy { from, to: MemoryPlace::new(to, 0) });
+        job.add_step(MoveStep::Fill { to: MemoryPlace::new(to, 100).range(100), value: 7 });
+        job.add_step(MoveStep::CopyCrc32c { from, to: MemoryPlace::new(to, 200), seed: 0 });
+        job
+    }
+
+    #[test]
+    fn operations_of_a_persistent_job_alone_are_read_back_where_the_device_can() {
+        use CacheTarget::{Cache, Memory, MemoryReadBack};
+        use MoveDurability::{Persistent, Visible};
+        for (durability, intent, can_read_back, expected) in [
+            (Persistent, CacheIntent::ReadSoon, true, MemoryReadBack),
+            (Persistent, CacheIntent::NotSoon, true, MemoryReadBack),
+            (Persistent, CacheIntent::ReadSoon, false, Memory),
+            (Visible, CacheIntent::ReadSoon, true, Cache),
+            (Visible, CacheIntent::NotSoon, true, Memory),
+        ] {
+            let (operations, _) = planned(written(durability, intent), limits(can_read_back));
+            let found: Vec<CacheTarget> = operations.iter().map(|queued| queued.cache).collect();
+            assert_eq!(found, [expected; 3], "{durability:?}, {intent:?}, {can_read_back}");
+        }
+    }
+
+    #[test]
+    fn operations_of_a_long_step_are_short_whatever_the_queue_permits() {
+        let bytes = 2 * OPERATION_BYTES_MAX + 5;
+        let mut job = MoveJob::new();
+        let (from, to) = (job.add_memory(vec![1; bytes]), job.add_memory(vec![0; bytes]));
+        let from = MemoryPlace::new(from, 0).range(bytes);
+        job.add_step(MoveStep::Copy { from, to: MemoryPlace::new(to, 0) });
+        let (operations, pieces) = planned(job, limits(true));
+        let found: Vec<(usize, usize)> = pieces.iter().map(|piece| (piece.at, piece.bytes)).collect();
+        let expected = [(0, OPERATION_BYTES_MAX), (OPERATION_BYTES_MAX, OPERATION_BYTES_MAX)];
+        assert_eq!(found, [expected.as_slice(), &[(2 * OPERATION_BYTES_MAX, 5)]].concat());
+        assert_eq!(operations.len(), 3);
+    }
 }

@@ -1,6 +1,7 @@
 //! Tests of merged steps: a channel gets fewer, and the job returns with those that were given.
 
 use super::*;
+use crate::mover::merge::MERGED_BYTES_MAX;
 
 /// The bytes of each memory.
 const BYTES: usize = 4_096;
@@ -155,4 +156,26 @@ fn steps_that_continue_each_other_are_one_and_the_rest_stays_apart() {
         assert_eq!(job.steps(), steps);
         assert_eq!(job.results().len(), steps.len());
     }
+}
+
+#[test]
+fn merged_step_ends_where_the_next_one_would_make_it_too_long() {
+    const STEP_BYTES: usize = MERGED_BYTES_MAX / 4;
+    let mut job = MoveJob::new();
+    job.add_memory(vec![0; 5 * MERGED_BYTES_MAX]);
+    let mut at = 0;
+    for bytes in [[STEP_BYTES; 9].as_slice(), &[2 * MERGED_BYTES_MAX, STEP_BYTES]].concat() {
+        job.add_step(MoveStep::Fill { to: MemoryPlace::new(0, at).range(bytes), value: 7 });
+        at += bytes;
+    }
+    let steps = job.steps().to_vec();
+    job.check().unwrap();
+    assert_eq!(job.merge_steps(), 6);
+    let merged: Vec<usize> = job.steps().iter().map(MoveStep::bytes).collect();
+    // A step that was given longer stays as it is.
+    let expected = [MERGED_BYTES_MAX, MERGED_BYTES_MAX, STEP_BYTES, 2 * MERGED_BYTES_MAX, STEP_BYTES];
+    assert_eq!(merged, expected);
+    run::run(&mut job);
+    job.restore_steps();
+    assert_eq!((job.steps(), job.results().len()), (steps.as_slice(), 11));
 }
