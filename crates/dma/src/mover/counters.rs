@@ -46,8 +46,8 @@ pub struct ChannelCounters {
     pub refused: u64,
     /// Jobs with memory that a channel cannot access, once for each such channel: it was not offered them.
     pub unreachable: u64,
-    /// Jobs that could be split, with an operation that a channel cannot do, once for each such channel: it was offered no part of
-    /// them.
+    /// Parts that a channel did not get as they were planned, because it cannot do each of their operations: another channel did
+    /// them, or the CPU some of their steps or all.
     pub not_permitted: u64,
     /// Steps that were merged into the ones before them, which they continue, in jobs and parts that channels took.
     pub merged_steps: u64,

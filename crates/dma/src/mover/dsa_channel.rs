@@ -167,10 +167,12 @@ impl DsaChannel {
         self.is_failing || self.queue.is_stopped()
     }
 
-    /// Returns true if the device does the operation: by its opcode, or a dualcast by two copies.
+    /// Returns true if the device does the operation: by its opcode, or a dualcast by two copies of one round.
     fn can_do(&self, operation: MoveOperation) -> bool {
-        let is_by_copies =
-            operation == MoveOperation::Dualcast && self.opcodes.contains(DsaOpcode::MemoryMove);
+        let limits = self.queue.limits();
+        let is_by_copies = operation == MoveOperation::Dualcast
+            && self.opcodes.contains(DsaOpcode::MemoryMove)
+            && limits.entries.max(limits.batch_max) > 1;
         is_by_copies || self.opcodes.contains(opcode_of(operation))
     }
 
@@ -312,8 +314,8 @@ const fn opcode_of(operation: MoveOperation) -> DsaOpcode {
 
 impl MoveChannel for DsaChannel {
     fn traits(&self) -> ChannelTraits {
-        let is_known = |operation: &MoveOperation| self.opcodes.contains(opcode_of(*operation));
-        let known: Vec<MoveOperation> = MoveOperation::ALL.into_iter().filter(is_known).collect();
+        let can_do = |operation: &MoveOperation| self.can_do(*operation);
+        let known: Vec<MoveOperation> = MoveOperation::ALL.into_iter().filter(can_do).collect();
         ChannelTraits {
             node: self.node,
             depth: self.queue.limits().entries,

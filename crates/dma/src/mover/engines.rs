@@ -8,6 +8,7 @@
 //! abandons or does not begin in time the CPU does.
 
 mod ended_jobs;
+mod handed_parts;
 
 use super::channel::{ChannelRefusal, EndedJob, JobEnd, MoveChannel, RefusedJob};
 use super::counters::ChannelCounters;
@@ -16,9 +17,9 @@ use super::job_properties::MoveDurability;
 use super::mover_clock::MoverClock;
 use super::policy::{
     CacheWrites, ChannelLoad, ChannelTraits, DecisionReason, JobSplit, MoveEngine, MoveObservation, MovePlan,
-    MovePolicy, OperationSet, OwnerState, PolicyConfig, WorkShape,
+    MovePolicy, OwnerState, PolicyConfig, WorkShape,
 };
-use super::split::JobRest;
+use handed_parts::{HandedPart, PartInFlight};
 use headwater_host::clock::Nanos;
 use std::os::fd::BorrowedFd;
 
@@ -68,16 +69,6 @@ struct StartedJob {
     shape: WorkShape,
     ahead: ChannelLoad,
     together: usize,
-}
-
-/// A part of a job on a channel.
-#[derive(Debug)]
-struct PartInFlight {
-    token: u64,
-    channel: usize,
-    bytes: u64,
-    ahead: ChannelLoad,
-    rest: JobRest,
 }
 
 /// A job or a part that has ended.
@@ -148,9 +139,8 @@ impl MoveEngines {
             }
             is_awake
         });
-        let parts = self.hand_out(job, &plan, begun);
-        let bytes = job.bytes() as u64;
-        self.clock.run_by_cpu(job);
+        let mut parts = self.hand_out(job, &plan, shape.split, begun);
+        let bytes = self.run_kept(job, &mut parts);
         let elapsed = self.clock.now().since(begun);
         if bytes > 0 {
             self.observe(
@@ -162,6 +152,13 @@ impl MoveEngines {
         }
         let patience = BEGIN_MIN.max(Nanos(plan.predicted().0.saturating_mul(2)));
         for part in parts.into_iter().rev() {
+            let part = match part {
+                HandedPart::OnChannel(part) => part,
+                HandedPart::Kept { job: done, rest } => {
+                    job.join(done, rest);
+                    continue;
+                }
+            };
             let begins_within = self.begins_within(&shape, &plan, (part.bytes, begun), patience);
             let (EndedMove { job: done, elapsed, .. }, engine) = self.finish(&part, begun, begins_within);
             self.unload(part.channel, part.bytes);
@@ -198,60 +195,24 @@ impl MoveEngines {
         }
     }
 
-    /// Asks the policy. A channel that rests, or is not one for this job, gets nothing: no part of a job is split off for a
-    /// channel that may not do it.
+    /// Asks the policy. A channel that rests, or is not one for this job, gets nothing.
     fn decide(
         &mut self,
         shape: &WorkShape,
         job: &MoveJob,
         mut may_use: impl FnMut(&mut Box<dyn MoveChannel>) -> bool,
     ) -> MovePlan {
-        // A part of a job may have any of its steps. A channel that gets the whole job may leave some of them to the CPU.
-        let needed = match shape.split {
-            JobSplit::Allowed => {
-                job.steps().iter().fold(OperationSet::default(), |set, step| set.with(step.operation()))
-            }
-            JobSplit::Forbidden => OperationSet::default(),
-        };
         self.loads.clear();
-        for (nth, UsedChannel { channel, load, rest }) in self.channels.iter_mut().enumerate() {
-            let can_do = *rest > 0 || self.policy.operations(nth).contains_all(needed);
+        for UsedChannel { channel, load, rest } in &mut self.channels {
             let can_reach = *rest > 0 || channel.can_reach(job);
-            self.counters.not_permitted += u64::from(!can_do);
             self.counters.unreachable += u64::from(!can_reach);
-            let is_usable = *rest == 0 && can_do && can_reach && may_use(channel);
+            let is_usable = *rest == 0 && can_reach && may_use(channel);
             self.loads.push(if is_usable { *load } else { ChannelLoad::UNAVAILABLE });
             if *rest != REST_FOR_EVER {
                 *rest = rest.saturating_sub(1);
             }
         }
         self.policy.decide(shape, &self.loads)
-    }
-
-    /// Gives the parts of a plan to their channels, the last steps first. The job keeps what the CPU does.
-    fn hand_out(&mut self, job: &mut MoveJob, plan: &MovePlan, now: Nanos) -> Vec<PartInFlight> {
-        let mut parts = Vec::new();
-        let mut before = job.bytes() as u64;
-        let shares: Vec<(usize, u64)> = plan.channel_parts().collect();
-        for (channel, share) in shares.into_iter().rev() {
-            before = before.saturating_sub(share);
-            let at = step_at(job, before);
-            if at == job.steps().len() {
-                continue;
-            }
-            let Some((part, rest)) = job.split_off(at) else {
-                // What stands before it is not split off either: its channel would get these steps too.
-                self.counters.not_split += 1;
-                break;
-            };
-            let (token, bytes, ahead) = (self.token(), part.bytes() as u64, self.channels[channel].load);
-            if let Some(refused) = self.submit(channel, part, plan, (token, now)) {
-                job.join(refused, rest);
-                break;
-            }
-            parts.push(PartInFlight { token, channel, bytes, ahead, rest });
-        }
-        parts
     }
 
     /// Submits a job to a channel of its plan. Returns the job if the channel does not take it.
@@ -429,17 +390,4 @@ fn shape_of(job: &MoveJob, split: JobSplit) -> WorkShape {
     let operation = job.steps().first().map_or(copy.operation, super::MoveStep::operation);
     let (source, target) = (job.nodes.source, job.nodes.target);
     WorkShape { operation, direction, source, target, split, ..copy }
-}
-
-/// Returns the number of the step whose begin is closest to `bytes` bytes of the job.
-fn step_at(job: &MoveJob, bytes: u64) -> usize {
-    let mut before = 0;
-    for (nth, step) in job.steps().iter().enumerate() {
-        let after = before + step.bytes() as u64;
-        if after > bytes {
-            return if bytes - before <= after - bytes { nth } else { nth + 1 };
-        }
-        before = after;
-    }
-    job.steps().len()
 }

@@ -70,8 +70,10 @@ fn a_job_without_a_permitted_operation_is_refused_as_it_was_given() {
     let portal = SoftwarePortal::start(kind, NoFaults).unwrap();
     let mut channel = DsaChannel::software(portal, DsaConfig::default()).unwrap();
     let known = channel.traits().operations;
+    // The channel does a dualcast by two copies.
+    let expected = [MoveOperation::Copy, MoveOperation::Dualcast];
     for operation in MoveOperation::ALL {
-        assert_eq!(known.contains(operation), operation == MoveOperation::Copy, "{operation:?}");
+        assert_eq!(known.contains(operation), expected.contains(&operation), "{operation:?}");
     }
     let mut job = MoveJob::new();
     let (source, target) = (job.add_memory(vec![1; 100]), job.add_memory(vec![2; 100]));
@@ -101,7 +103,7 @@ fn a_job_without_a_permitted_operation_is_refused_as_it_was_given() {
 }
 
 #[test]
-fn no_part_is_split_off_for_a_queue_that_may_not_do_it_and_another_gets_its_part() {
+fn part_that_its_queue_may_not_do_goes_to_another_one_which_gives_its_own_part_for_it() {
     const STEP_BYTES: usize = 4_096;
     let channel = |opcodes: DsaOpcodeSet| {
         let portal = SoftwarePortal::start(PortalKind { opcodes, ..kind(Form::Batch) }, NoFaults).unwrap();
@@ -140,7 +142,47 @@ fn no_part_is_split_off_for_a_queue_that_may_not_do_it_and_another_gets_its_part
         let counters = mover.channel_counters();
         assert_eq!((counters.refused, counters.not_permitted), (0, u64::from(has_fills)), "{counters:?}");
         assert!(counters.channel_jobs > 0 && all_counters.read().rounds > 0, "{counters:?}");
-        assert_eq!(restricted_counters.read().rounds > 0, !has_fills, "{counters:?}");
+        let restricted = restricted_counters.read();
+        assert!(restricted.rounds > 0 && restricted.not_permitted == 0, "{restricted:?}");
+    }
+}
+
+#[test]
+fn step_that_a_queue_may_not_do_leaves_it_the_others_of_its_part() {
+    const STEPS: usize = 64;
+    const STEP_BYTES: usize = 4_096;
+    // The queue gets a run of copies at the end, or in front of what it may not do there.
+    for (checked, channel_steps) in [(vec![20], 43), (vec![63], 63), (vec![20, 62, 63], 41)] {
+        let permitted = permitting(Form::Batch, &[DsaOpcode::MemoryMove, DsaOpcode::Batch]);
+        let (mut mover, counters) = mover(permitted, LONG, NoFaults);
+        let content = noise(STEPS * STEP_BYTES, &mut fastrand::Rng::with_seed(channel_steps));
+        let target = SharedMemory::anonymous(STEPS * STEP_BYTES).unwrap();
+        let mut job = MoveJob::new();
+        let from = job.add_memory(Bytes::from(content.clone()));
+        let to = job.add_memory(target.clone());
+        let (mut expected, mut results) = (content.clone(), Vec::new());
+        for nth in 0..STEPS {
+            let part = nth * STEP_BYTES..(nth + 1) * STEP_BYTES;
+            let from = MemoryPlace::new(from, part.start).range(STEP_BYTES);
+            if checked.contains(&nth) {
+                job.add_step(MoveStep::Crc32c { of: from, seed: 0 });
+                results.push(StepResult::Crc32c(crc32c(0, &content[part.clone()])));
+                expected[part].fill(0);
+            } else {
+                job.add_step(MoveStep::Copy { from, to: MemoryPlace::new(to, part.start) });
+                results.push(StepResult::Done);
+            }
+        }
+        let steps = job.steps().to_vec();
+        mover.run(&mut job).unwrap();
+        assert_eq!((job.steps(), job.results()), (steps.as_slice(), results.as_slice()), "{checked:?}");
+        let mut found = vec![0; STEPS * STEP_BYTES];
+        target.copy_in(0, &mut found).unwrap();
+        assert!(found == expected, "{checked:?}");
+        let (moved, device) = (mover.channel_counters(), counters.read());
+        assert_eq!((moved.channel_jobs, moved.not_permitted), (1, 1), "{checked:?}: {moved:?}");
+        assert_eq!(moved.channel_bytes, channel_steps * STEP_BYTES as u64, "{checked:?}: {moved:?}");
+        assert!(device.rounds > 0 && device.not_permitted == 0, "{checked:?}: {device:?}");
     }
 }
 

@@ -48,16 +48,6 @@ impl OperationSet {
         self.0 & Self::bit(operation) != 0
     }
 
-    /// Returns the set with one more operation.
-    pub(in crate::mover) const fn with(self, operation: MoveOperation) -> Self {
-        Self(self.0 | Self::bit(operation))
-    }
-
-    /// Returns true if the set has every operation of another.
-    pub(in crate::mover) const fn contains_all(self, other: Self) -> bool {
-        self.0 & other.0 == other.0
-    }
-
     const fn bit(operation: MoveOperation) -> u8 {
         match operation {
             MoveOperation::Copy => 1,
