@@ -741,6 +741,10 @@ typedef struct hw_mover_totals {
   uint64_t flushed_unknown;
   // Persistent jobs and parts that a work queue or a GPU got whose writes pass the cache by: only the CPU's are flushed.
   uint64_t not_flushed;
+  // Parts of jobs that a thread, a work queue or a GPU did not get as planned, because it cannot do each of their operations.
+  uint64_t not_permitted;
+  // Steps that continue the ones before them, and went to a thread, a work queue or a GPU as one with these.
+  uint64_t merged_steps;
 } hw_mover_totals;
 
 #ifdef __cplusplus

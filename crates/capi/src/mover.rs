@@ -71,6 +71,10 @@ pub struct MoverTotals {
     pub flushed_unknown: u64,
     /// Persistent jobs and parts that a work queue or a GPU got whose writes pass the cache by: only the CPU's are flushed.
     pub not_flushed: u64,
+    /// Parts of jobs that a thread, a work queue or a GPU did not get as planned, because it cannot do each of their operations.
+    pub not_permitted: u64,
+    /// Steps that continue the ones before them, and went to a thread, a work queue or a GPU as one with these.
+    pub merged_steps: u64,
 }
 
 impl MoverTotals {
@@ -98,6 +102,8 @@ impl MoverTotals {
             flushed_allocating: channels.flushed_allocating,
             flushed_unknown: channels.flushed_unknown,
             not_flushed: channels.not_flushed,
+            not_permitted: channels.not_permitted,
+            merged_steps: channels.merged_steps,
         }
     }
 }

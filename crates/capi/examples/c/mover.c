@@ -576,7 +576,8 @@ static void cache_writes(void) {
         CHECK_CODE(hw_mover_open(&settings, &mover), HW_CODE_OK);
         CHECK_CODE(hw_mover_freeze(mover, 1), HW_CODE_OK);
         lend(job, target, MIB, HW_MOVE_WRITE);
-        add(job, (hw_move_step){.operation = HW_MOVE_FILL, .bytes = MIB, .value = writes});
+        add(job, (hw_move_step){.operation = HW_MOVE_FILL, .bytes = MIB / 2, .value = writes});
+        add(job, (hw_move_step){.operation = HW_MOVE_FILL, .to_offset = MIB / 2, .bytes = MIB / 2, .value = writes});
         CHECK_CODE(hw_mover_start(mover, job, &ticket), HW_CODE_OK);
         CHECK_CODE(hw_mover_wait(mover, ticket, HW_FOREVER), HW_CODE_OK);
         CHECK(target[0] == writes && target[MIB - 1] == writes);
@@ -586,6 +587,8 @@ static void cache_writes(void) {
         CHECK(now.flushed_unknown == (writes == HW_CACHE_WRITES_UNKNOWN));
         CHECK(now.flushed_allocating == (writes == HW_CACHE_WRITES_ALLOCATING));
         CHECK(now.not_flushed == (writes == HW_CACHE_WRITES_BYPASSING));
+        /* The work queue gets both fills as one. */
+        CHECK(now.merged_steps == 1 && now.not_permitted == 0);
         CHECK_CODE(hw_mover_close(mover), HW_CODE_OK);
         CHECK_CODE(hw_move_job_destroy(job), HW_CODE_OK);
     }

@@ -138,6 +138,12 @@ impl SnapshotCollector {
             "Bytes of values that work queues left at missing pages, and the core moved",
             channels.finished_bytes,
         )?;
+        counter(
+            encoder,
+            "move_steps_merged",
+            "Steps that threads and work queues of the mover got as one with the steps before them, which they continue",
+            channels.merged_steps,
+        )?;
         let undone = [
             ("taken_back", channels.taken_back),
             ("abandoned", channels.abandoned),
@@ -145,6 +151,7 @@ impl SnapshotCollector {
             ("refused", channels.refused),
             ("unreachable", channels.unreachable),
             ("not_split", channels.not_split),
+            ("not_permitted", channels.not_permitted),
         ];
         let rows: Vec<LabelledValue<'_>> =
             undone.into_iter().map(|(reason, jobs)| (vec![("reason", reason.to_owned())], jobs)).collect();
