@@ -4,6 +4,7 @@
 //! when the stop of its portal has returned; one whose stop failed never does, so that its memory is never freed.
 
 use crate::dsa::portal::SubmissionPortal;
+use std::io;
 use std::mem;
 use std::panic::resume_unwind;
 use std::thread::{Builder, JoinHandle};
@@ -21,6 +22,9 @@ pub(super) enum QueuePortal {
     Unknown,
 }
 
+/// The stop of a device: happens when it is called, or dropped.
+pub(super) type PortalStop = Box<dyn FnOnce() + Send>;
+
 /// A portal that is stopped when this value is dropped, on whatever thread that happens.
 #[derive(Debug)]
 struct StoppedOnDrop(Box<dyn SubmissionPortal>);
@@ -34,6 +38,11 @@ impl Drop for StoppedOnDrop {
 impl QueuePortal {
     /// Begins the stop on a thread of its own. Without one it is done when this returns.
     pub(super) fn begin_stop(&mut self) {
+        self.begin_stop_by(|stop| Builder::new().name("dsa-stop".into()).spawn(stop));
+    }
+
+    /// Begins the stop on the thread that `spawn` starts.
+    pub(super) fn begin_stop_by(&mut self, spawn: impl FnOnce(PortalStop) -> io::Result<JoinHandle<()>>) {
         if !matches!(self, Self::Open(_)) {
             return;
         }
@@ -41,7 +50,7 @@ impl QueuePortal {
         let Self::Open(portal) = mem::replace(self, Self::Unknown) else { return };
         let portal = StoppedOnDrop(portal);
         // A closure that no thread takes is dropped here.
-        *self = match Builder::new().name("dsa-stop".into()).spawn(move || drop(portal)) {
+        *self = match spawn(Box::new(move || drop(portal))) {
             Ok(thread) => Self::Stopping(thread),
             Err(_) => Self::Stopped,
         };

@@ -9,6 +9,7 @@ use crate::dsa::software_portal::{FaultSource, NoFaults, PortalFault, PortalKind
 use crate::dsa::work::{CacheTarget, DsaOperation};
 use crate::sync::Ordering;
 use crate::work_memory::{WorkBytes, WorkPlace};
+use std::io::ErrorKind;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, mpsc};
 
@@ -312,6 +313,25 @@ fn a_queue_that_is_dropped_while_it_stops_frees_its_work_behind_the_stop() {
         queue.begin_stop();
         drop(queue);
         assert_eq!(freed.load(Ordering::SeqCst), 1, "{fault:?}");
+    }
+}
+
+#[test]
+fn a_device_that_no_thread_can_stop_is_stopped_when_the_call_returns() {
+    for fault in [PortalFault::None, PortalFault::Late, PortalFault::Lost, PortalFault::Dies] {
+        let mut queue = queue(KIND, PlannedFaults(vec![(0, fault)]));
+        let work = TestMemories::new(&[60_000]);
+        let fill = queued(DsaOperation::Fill { to: place(0, 0), bytes: 60_000, value: 1 });
+        queue.submit(1, work, &[fill]).unwrap();
+        queue.portal.begin_stop_by(|stop| {
+            drop(stop);
+            Err(ErrorKind::OutOfMemory.into())
+        });
+        assert!(queue.is_stopped(), "{fault:?}");
+        let ended = queue.poll().unwrap();
+        let is_filled = ended.work.own[0].iter().all(|byte| *byte == 1);
+        assert_eq!(is_filled, matches!(fault, PortalFault::None | PortalFault::Late), "{fault:?}");
+        assert!(queue.is_idle(), "{fault:?}");
     }
 }
 
