@@ -73,8 +73,8 @@ pub struct PageFaultCounters {
 /// Whatever the durability of a job, the channel gives its guarantee itself before the job has ended. For what its device wrote
 /// that takes a flush by the CPU if [`MoveJob::needs_flush`] says so.
 ///
-/// Steps that continue each other reach a channel merged: a list of copies from and to adjacent pages is one copy. The owner of
-/// the job gets the steps back as it gave them, each with its result.
+/// Steps that continue each other reach a channel merged, up to 1 MiB together: a list of copies from and to adjacent pages is one
+/// copy. The owner of the job gets the steps back as it gave them, each with its result.
 pub trait MoveChannel: Debug + Send {
     /// Returns the properties of the channel; they never change.
     fn traits(&self) -> ChannelTraits;
