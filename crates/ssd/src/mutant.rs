@@ -169,6 +169,8 @@ mutants! {
     ExtentsNotFreed,
     /// Extents that an opening finds are free.
     ExtentsNotAdopted,
+    /// A block that several records claim belongs to the first of them on the medium.
+    FirstClaimWins,
     /// A page of an extent is passed on although it does not prove itself.
     ExtentPageNotProven,
     /// Pages of an extent are kept for the reads that follow although their block was erased since.

@@ -283,12 +283,13 @@ impl Recovery {
         if !is_whole && !mutant(Mutant::LostEntriesDropped) {
             self.keep_lost_entries(ftl, &unproven, &replaced, &cleared);
         }
+        // First: what it needs and lacks is reported, while a page that the extents lack is only a failed read.
+        namespace_table::load_namespace_table(ftl, now)?;
         extents::adopt_extents(ftl, &self.lives, recovered.log.epoch, now)?;
         recovered.damaged_pages.extend(damaged_in_window(&window, &counted));
         recovered.is_commit_discarded = counted.has_rejected;
         recovered.lost = counted.lost;
         ftl.continue_after(recovered.log.clone());
-        namespace_table::load_namespace_table(ftl, now)?;
         unreadable::report_unreadable(ftl, &mut recovered, counted.has_rejected);
         ftl.release_frames();
         Ok(recovered)

@@ -224,15 +224,22 @@ impl<M: Media> Ftl<M> {
     }
 
     /// Sets the extents of the records that recovery found. A block that is in use for something else, or that a list names
-    /// twice, has no second owner: its pages do not prove themselves to the reader of the other record.
-    pub(super) fn load_extents(&mut self, found: Vec<(IndexEntry, Vec<Extent>)>) {
-        let all = found.iter().flat_map(|(_, extents)| extents);
+    /// twice, has no second owner: its pages do not prove themselves to the reader of the other record. An unowned extent can be
+    /// read, and stays in quarantine until the next opening, which may know its record.
+    pub(super) fn load_extents(&mut self, found: Vec<(IndexEntry, Vec<Extent>)>, unowned: &[Extent]) {
+        let all = found.iter().flat_map(|(_, extents)| extents).chain(unowned);
         self.flash.blocks_mut().adopt_extents(all.map(|extent| (extent.block, extent.order)));
         let mut owned = BTreeSet::new();
         for (entry, mut extents) in found {
             extents.retain(|extent| self.is_own_extent(*extent) && owned.insert(extent.block));
             self.catalog.add_extent_bytes(entry.namespace, bytes_of_extents(extents.len()));
             self.extents.by_record.insert(entry.address, extents);
+        }
+        for extent in unowned {
+            if self.is_own_extent(*extent) && owned.insert(extent.block) {
+                self.flash.blocks_mut().quarantine(extent.block);
+                self.note_quarantined(extent.block);
+            }
         }
     }
 }

@@ -281,9 +281,10 @@ impl<M: Media> RecoveringFtl<M> {
         std::mem::take(&mut self.with_extents)
     }
 
-    /// Sets the extents of the records that were found. No block is named by two records.
-    pub(crate) fn load_extents(&mut self, found: Vec<(IndexEntry, Vec<Extent>)>) {
-        self.ftl.load_extents(found);
+    /// Sets the extents of the records that were found. No block is named by two records. The unowned extents are in use and of
+    /// no record.
+    pub(crate) fn load_extents(&mut self, found: Vec<(IndexEntry, Vec<Extent>)>, unowned: &[Extent]) {
+        self.ftl.load_extents(found, unowned);
     }
 
     /// Continues in a new epoch, after what recovery found.

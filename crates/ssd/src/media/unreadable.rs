@@ -213,14 +213,19 @@ impl ReadFailures {
         self.failed.insert(page, UnreadablePage { page, errno: error.errno(), need });
     }
 
-    /// Returns true if the page could not be read. Then a page that was read to identify its block is known to be needed
-    /// for more.
+    /// Returns true if the page could not be read. Then a page that was read to identify its block, or only to check a
+    /// record, is known to be needed for more.
     pub(crate) fn is_known(&mut self, page: PageAddress, need: PageNeed) -> bool {
-        let known = self.failed.get_mut(&page);
-        if let Some(page) = known.filter(|page| page.need == PageNeed::BlockSurvey) {
-            page.need = need;
+        let Some(known) = self.failed.get_mut(&page) else { return false };
+        let needs_more = match known.need {
+            PageNeed::BlockSurvey => need != PageNeed::Record,
+            PageNeed::Record => true,
+            PageNeed::Checkpoint | PageNeed::Log | PageNeed::Index => false,
+        };
+        if needs_more {
+            known.need = need;
         }
-        self.failed.contains_key(&page)
+        true
     }
 
     /// Returns true if the page could not be read.
@@ -285,6 +290,22 @@ mod tests {
             "{text}"
         );
         assert!(text.ends_with(", and 4 more"), "{text}");
+    }
+
+    #[test]
+    fn a_page_that_was_read_for_less_is_known_to_be_needed_for_more() {
+        let page = PageAddress::new(BlockId(1), 2);
+        let after = |first: PageNeed, second: PageNeed| {
+            let mut failures = ReadFailures::default();
+            assert!(!failures.is_known(page, first));
+            failures.add(&MediaError::Io { errno: 5, page }, page, first);
+            assert!(failures.is_known(page, second));
+            failures.pages().map(|failed| failed.need).collect::<Vec<_>>()
+        };
+        assert_eq!(after(PageNeed::Record, PageNeed::Index), [PageNeed::Index]);
+        assert_eq!(after(PageNeed::Index, PageNeed::Record), [PageNeed::Index]);
+        assert_eq!(after(PageNeed::BlockSurvey, PageNeed::Log), [PageNeed::Log]);
+        assert_eq!(after(PageNeed::BlockSurvey, PageNeed::Record), [PageNeed::BlockSurvey]);
     }
 
     #[test]

@@ -2,8 +2,8 @@
 //! (`docs/formats/medium-2.md`, rule 4).
 //!
 //! Input: records of the window, and the recovered index. Output: the records of the last commit that lack an extent, and the
-//! extents of each live record. Invariant: no extent of a live record is free, unless its record cannot be read; no damaged list
-//! takes an extent from an intact record.
+//! extents of each live record. Invariant: no extent of a live record is free, unless its list cannot be read; no damaged list
+//! takes an extent from an intact record, nor from one that cannot be read now.
 
 use super::evidence::durable_prefix;
 use super::page_reads::read_pages;
@@ -12,7 +12,7 @@ use super::survey::BlockLife;
 use super::window::FoundWindow;
 use crate::command::Sequence;
 use crate::ftl::recovering::RecoveringFtl;
-use crate::ftl::{Ftl, RecordPart};
+use crate::ftl::{Ftl, RecordPart, StallReason};
 use crate::index::IndexEntry;
 use crate::log::commit_record::CommitRecord;
 use crate::log::extent_list::Extent;
@@ -38,15 +38,24 @@ pub(super) struct ExtentRecord {
     pub(super) extents: Vec<Extent>,
 }
 
-/// The claim of a record to a block that is named more than once. The greatest one counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// The claim of a record to a block that is named more than once.
+#[derive(Clone, Copy, Debug)]
 struct ExtentClaim {
-    /// True if the record, its list with it, is the one that was written.
-    is_intact: bool,
-    /// True if the block has the life that the list names.
-    is_there: bool,
+    entry: IndexEntry,
     order: u64,
-    address: RecordAddress,
+    /// True if the block has the life that the list names, or may have it because no page of the block can be read.
+    is_there: bool,
+}
+
+/// The state of a record with a claim. The greatest one counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum ClaimProof {
+    /// A page of the record or its checksum is wrong.
+    Damaged,
+    /// A page of the record cannot be read now.
+    Unreadable,
+    /// The record, its list with it, is the one that was written.
+    Intact,
 }
 
 /// Returns the last ticks of the new records behind what is known to be durable that name an extent which is not intact: a
@@ -122,46 +131,99 @@ pub(super) fn adopt_extents<M: Media>(
             found.push((*entry, possible.collect()));
         }
     }
-    settle_contested(ftl, lives, &mut found, now)?;
+    let unowned = settle_contested(ftl, lives, &mut found, now)?;
     if !mutant(Mutant::ExtentsNotAdopted) {
-        ftl.load_extents(found);
+        ftl.load_extents(found, &unowned);
     }
     Ok(())
 }
 
-/// Leaves each block that is named more than once to one record. A list is damaged then, or older than the life of the block:
-/// only now the records are checked as a whole. The record that has the block frees it later.
+/// Leaves each block that is named more than once to one record, which frees it later, and returns the blocks that no record
+/// may free: records that cannot be told apart claim them. A list is damaged then, or older than the life of the block.
 fn settle_contested<M: Media>(
     ftl: &mut RecoveringFtl<M>,
     lives: &[BlockLife],
     found: &mut [(IndexEntry, Vec<Extent>)],
     now: &mut Nanos,
-) -> Result<(), MediaError> {
-    let contested = contested_blocks(found);
-    if contested.is_empty() {
-        return Ok(());
-    }
-    let mut owners: BTreeMap<BlockId, ExtentClaim> = BTreeMap::new();
-    for (entry, extents) in found.iter() {
-        let here: Vec<&Extent> = extents.iter().filter(|extent| contested.contains(&extent.block)).collect();
-        if here.is_empty() {
-            continue;
+) -> Result<Vec<Extent>, MediaError> {
+    let mut owners: BTreeMap<BlockId, Option<ExtentClaim>> = BTreeMap::new();
+    let (mut unowned, mut proofs) = (Vec::new(), BTreeMap::new());
+    for (block, claims) in contested_claims(lives, found) {
+        let owner = owner_of(ftl, &claims, &mut proofs, now)?;
+        if owner.is_none() {
+            let orders = claims.iter().filter(|claim| claim.is_there).map(|claim| claim.order);
+            unowned.extend(orders.max().map(|order| Extent { block, order }));
         }
-        let is_intact = is_intact(ftl, *entry, now)?;
-        for extent in here {
-            let life = lives.get(extent.block.index());
-            let is_there = matches!(life, Some(BlockLife::Extent { order, .. }) if *order == extent.order);
-            let claim = ExtentClaim { is_intact, is_there, order: extent.order, address: entry.address };
-            owners.entry(extent.block).and_modify(|best| *best = claim.max(*best)).or_insert(claim);
-        }
+        owners.insert(block, owner);
     }
     for (entry, extents) in found {
-        let is_owner = |claim: &ExtentClaim, extent: &Extent| {
-            (claim.address, claim.order) == (entry.address, extent.order)
+        let is_claim = |claim: &ExtentClaim, extent: &Extent| {
+            (claim.entry.address, claim.order) == (entry.address, extent.order)
         };
-        extents.retain(|extent| owners.get(&extent.block).is_none_or(|claim| is_owner(claim, extent)));
+        extents.retain(|extent| match owners.get(&extent.block) {
+            Some(owner) => owner.as_ref().is_some_and(|claim| is_claim(claim, extent)),
+            None => true,
+        });
     }
-    Ok(())
+    Ok(unowned)
+}
+
+/// Returns the claim that counts; `None` if records that are not intact have claims of one rank. A claim to a life that the
+/// block does not have serves no reader: only where the life tells nothing, the records are checked as a whole.
+fn owner_of<M: Media>(
+    ftl: &mut RecoveringFtl<M>,
+    claims: &[ExtentClaim],
+    proofs: &mut BTreeMap<RecordAddress, ClaimProof>,
+    now: &mut Nanos,
+) -> Result<Option<ExtentClaim>, MediaError> {
+    if mutant(Mutant::FirstClaimWins) {
+        return Ok(claims.first().copied());
+    }
+    let is_there = claims.iter().any(|claim| claim.is_there);
+    let mut best: Vec<ExtentClaim> =
+        claims.iter().filter(|claim| claim.is_there == is_there).copied().collect();
+    best.sort_unstable_by_key(|claim| (claim.order, claim.entry.address));
+    if !is_there || !has_rivals(&best) {
+        return Ok(best.pop());
+    }
+    let mut greatest = ClaimProof::Damaged;
+    for claim in &best {
+        let proof = match proofs.get(&claim.entry.address).copied() {
+            Some(proof) => proof,
+            None => proof_of(ftl, claim.entry, now)?,
+        };
+        proofs.insert(claim.entry.address, proof);
+        greatest = greatest.max(proof);
+    }
+    best.retain(|claim| proofs.get(&claim.entry.address) == Some(&greatest));
+    let is_undecided = greatest != ClaimProof::Intact && has_rivals(&best);
+    Ok(if is_undecided { None } else { best.pop() })
+}
+
+/// Returns true if the claims are those of several records.
+fn has_rivals(claims: &[ExtentClaim]) -> bool {
+    claims.windows(2).any(|pair| pair[0].entry.address != pair[1].entry.address)
+}
+
+/// Returns the claims to the blocks that are named more than once, in the order of the records' addresses.
+fn contested_claims(
+    lives: &[BlockLife],
+    found: &[(IndexEntry, Vec<Extent>)],
+) -> BTreeMap<BlockId, Vec<ExtentClaim>> {
+    let contested = contested_blocks(found);
+    let mut claims: BTreeMap<BlockId, Vec<ExtentClaim>> = BTreeMap::new();
+    for (entry, extents) in found {
+        for extent in extents.iter().filter(|extent| contested.contains(&extent.block)) {
+            let is_there = match lives.get(extent.block.index()) {
+                Some(BlockLife::Extent { order, .. }) => *order == extent.order,
+                Some(BlockLife::Unknown(is_unreadable)) => *is_unreadable,
+                _ => false,
+            };
+            let claim = ExtentClaim { entry: *entry, order: extent.order, is_there };
+            claims.entry(extent.block).or_default().push(claim);
+        }
+    }
+    claims
 }
 
 /// Returns the blocks that are named more than once.
@@ -172,18 +234,29 @@ fn contested_blocks(found: &[(IndexEntry, Vec<Extent>)]) -> BTreeSet<BlockId> {
     named.windows(2).filter(|pair| pair[0] == pair[1]).map(|pair| pair[0]).collect()
 }
 
-/// Returns true if the whole record can be read, and its checksum matches.
-fn is_intact<M: Media>(
+/// Reads a whole record and checks it. A page of it that cannot be read keeps no device from opening.
+fn proof_of<M: Media>(
     ftl: &mut RecoveringFtl<M>,
     entry: IndexEntry,
     now: &mut Nanos,
-) -> Result<bool, MediaError> {
-    let check = |ftl: &Ftl<M>| match ftl.header(entry, RecordPart::Whole)? {
+) -> Result<ClaimProof, MediaError> {
+    let check = |ftl: &Ftl<M>| match is_intact(ftl, entry) {
+        Err(StallReason::Unreadable(page)) => Ok(Err(page)),
+        checked => checked.map(Ok),
+    };
+    Ok(match retry_with_pages(ftl, now, PageNeed::Record, check)? {
+        Ok(true) => ClaimProof::Intact,
+        // A page that could be read and does not prove itself is damaged.
+        Err(page) if ftl.failures().has(page) => ClaimProof::Unreadable,
+        Ok(false) | Err(_) => ClaimProof::Damaged,
+    })
+}
+
+fn is_intact<M: Media>(ftl: &Ftl<M>, entry: IndexEntry) -> Result<bool, StallReason> {
+    match ftl.header(entry, RecordPart::Whole)? {
         Some(header) => ftl.is_intact(entry, &header),
         None => Ok(false),
-    };
-    let attempt = |ftl: &Ftl<M>| unless_unreadable(check(ftl), false);
-    retry_with_pages(ftl, now, PageNeed::Index, attempt)
+    }
 }
 
 fn read_first_pages<M: Media>(
