@@ -102,6 +102,7 @@ mutants: ## plant each change of the device, and print the world that finds it (
 	HEADWATER_MUTANT_RUNS=$(or $(RUNS),2000) $(if $(MUTANTS),HEADWATER_MUTANTS=$(MUTANTS)) \
 	  cargo test --package headwater-sim --features mutants --test mutants -- --nocapture
 	cargo test --package headwater-ssd --features mutants --lib without_the_guard
+	cargo test --package headwater-ssd --features mutants --test contested_extents without_the_guard
 
 tamper: build ## damage flash files that nodes wrote, 12,000 times, and judge every answer and the check: half an hour
 	$(TARGET_DIR)/release/headwater lab run tamper

@@ -14,7 +14,10 @@ use headwater_ssd::engine::{DeviceConfig, SsdDevice, StartTime};
 use headwater_ssd::log::page::PageSpare;
 use headwater_ssd::media::file::zones::{FileZones, ZoneOwner};
 use headwater_ssd::media::file::{FileMedia, FileOptions};
-use headwater_ssd::media::{BlockId, FlashGeometry, PAGE_DATA_BYTES, PAGE_SPARE_BYTES, PageAddress};
+use headwater_ssd::media::{
+    BlockId, FlashGeometry, Media, MediaCompletion, MediaError, MediaOp, MediaToken, MediaTraits,
+    PAGE_DATA_BYTES, PAGE_SPARE_BYTES, PageAddress, RefusedOp,
+};
 use std::fs;
 use std::ops::Range;
 use tempfile::TempDir;
@@ -31,12 +34,76 @@ const REST: usize = 9_000;
 /// Places of the format (`docs/formats/medium-2.md`): the key of a record, and the order in a spare.
 const KEY_AT: usize = 48;
 const SPARE_ORDER_AT: usize = 24;
-/// Bytes of an entry of a list.
+/// Bytes of an entry of a list, and the place of the order in it.
 const ENTRY_BYTES: usize = 16;
+const ENTRY_ORDER_AT: usize = 8;
+/// Bytes of the checksum at the start of a record, which covers what follows.
+const CRC_BYTES: usize = 4;
+/// Input/output error: the same read may succeed later.
+const EIO: i32 = 5;
 /// The two keys, in the order of their records on the medium.
 const KEYS: [&str; 2] = ["first", "second"];
 
-type FileDevice = SsdDevice<FileMedia>;
+type FileDevice = SsdDevice<FailingFile>;
+
+/// A medium in a file, some pages of which cannot be read. No wait between two attempts takes time.
+#[derive(Debug)]
+struct FailingFile {
+    file: FileMedia,
+    failing: Vec<PageAddress>,
+    failed: Vec<MediaCompletion>,
+    /// Reads that failed.
+    errors: u64,
+}
+
+impl FailingFile {
+    fn new(file: FileMedia, failing: Vec<PageAddress>) -> Self {
+        Self { file, failing, failed: Vec::new(), errors: 0 }
+    }
+}
+
+impl Media for FailingFile {
+    fn geometry(&self) -> FlashGeometry {
+        self.file.geometry()
+    }
+
+    fn traits(&self) -> MediaTraits {
+        self.file.traits()
+    }
+
+    fn submit(&mut self, token: MediaToken, op: MediaOp, now: Nanos) -> Result<(), RefusedOp> {
+        match op {
+            MediaOp::Read { page, frame } if self.failing.contains(&page) => {
+                self.errors += 1;
+                let result = Err(MediaError::Io { errno: EIO, page });
+                self.failed.push(MediaCompletion { token, frame: Some(frame), result });
+                Ok(())
+            }
+            op => self.file.submit(token, op, now),
+        }
+    }
+
+    fn allow_blocking_flush(&mut self, is_allowed: bool) {
+        self.file.allow_blocking_flush(is_allowed);
+    }
+
+    fn poll(&mut self, now: Nanos, done: &mut Vec<MediaCompletion>) {
+        done.append(&mut self.failed);
+        self.file.poll(now, done);
+    }
+
+    fn wait(&mut self, now: Nanos) -> Nanos {
+        if self.failed.is_empty() { self.file.wait(now) } else { now }
+    }
+
+    fn next_event(&self) -> Option<Nanos> {
+        self.file.next_event()
+    }
+
+    fn in_flight(&self) -> usize {
+        self.file.in_flight() + self.failed.len()
+    }
+}
 
 fn run(device: &mut FileDevice, command: SsdCommand) -> SsdCompletion {
     device.submit(FRONT_END, NamespaceId::FIRST, 1, command).unwrap();
@@ -90,7 +157,8 @@ impl ContestBench {
     fn new() -> Self {
         let folder = TempDir::new_in("/dev/shm").unwrap();
         let geometry = FlashGeometry::with_blocks(BLOCKS);
-        let media = FileMedia::create(folder.path(), geometry, UUID, FileOptions::default()).unwrap();
+        let file = FileMedia::create(folder.path(), geometry, UUID, FileOptions::default()).unwrap();
+        let media = FailingFile::new(file, Vec::new());
         let mut device = SsdDevice::open(media, DeviceConfig::default(), START, &mut |_| {}).unwrap();
         let values = [1, 2].map(|salt| text(EXTENTS * EXTENT + REST, salt));
         for (key, value) in KEYS.iter().zip(&values) {
@@ -135,33 +203,97 @@ impl ContestBench {
         found.expect("the list lies on one page")
     }
 
-    fn media(&self) -> FileMedia {
-        FileMedia::open(self.folder.path(), FileOptions::default()).unwrap()
+    /// Returns the lists of both values.
+    fn lists(&self) -> [Vec<u8>; 2] {
+        [0, 1].map(|nth| self.list_of(&self.values[nth]))
+    }
+
+    /// Returns a page that holds nothing but a part of the rest of a value.
+    fn rest_page(&self, nth: usize) -> PageAddress {
+        let (page, _) = self.place_of(&self.list_of(&self.values[nth]));
+        let behind = PageAddress::new(page.block, page.page + 1);
+        let part = &self.pristine[self.slot(behind)][..PAGE_DATA_BYTES];
+        let rest = &self.values[nth][EXTENTS * EXTENT..];
+        assert!(rest.windows(PAGE_DATA_BYTES).any(|window| window == part), "another thing lies there");
+        behind
+    }
+
+    fn media(&self, failing: Vec<PageAddress>) -> FailingFile {
+        let file = FileMedia::open(self.folder.path(), FileOptions::default()).unwrap();
+        FailingFile::new(file, failing)
     }
 
     fn device(&self) -> FileDevice {
-        SsdDevice::open(self.media(), DeviceConfig::default(), START, &mut |_| {}).unwrap()
+        self.device_without(Vec::new())
+    }
+
+    /// Opens the device while some pages cannot be read.
+    fn device_without(&self, failing: Vec<PageAddress>) -> FileDevice {
+        SsdDevice::open(self.media(failing), DeviceConfig::default(), START, &mut |_| {}).unwrap()
     }
 
     fn inspect(&self) -> MediumInspection {
-        inspect(self.media(), &DeviceConfig::default(), START, &mut |_| {}).unwrap().0
+        inspect(self.media(Vec::new()), &DeviceConfig::default(), START, &mut |_| {}).unwrap().0
     }
 
-    /// Writes the file with the first `named` entries of one key's list replaced by those of the other, in a page that proves
-    /// itself. The checksum of the record is what it was.
-    fn write_altered(&self, altered: usize, named: usize) {
-        let lists = [0, 1].map(|nth| self.list_of(&self.values[nth]));
-        let (page, at) = self.place_of(&lists[altered]);
+    fn write(&self, bytes: &[u8]) {
+        fs::write(self.folder.path().join("flash"), bytes).unwrap();
+    }
+
+    /// Returns the file with another list of one key, in a page that proves itself, and the place of the list. The checksum of
+    /// the record is what it was.
+    fn with_list(&self, altered: usize, list: &[u8]) -> (Vec<u8>, PageAddress, usize) {
+        let (page, at) = self.place_of(&self.lists()[altered]);
         let mut bytes = self.pristine.clone();
         let slot = &mut bytes[self.slot(page)];
-        slot[at..at + named * ENTRY_BYTES].copy_from_slice(&lists[1 - altered][..named * ENTRY_BYTES]);
-        PageSpare::set_checksums(&mut slot[..PAGE_DATA_BYTES + PAGE_SPARE_BYTES], crc32c(0, &UUID));
-        fs::write(self.folder.path().join("flash"), &bytes).unwrap();
+        slot[at..at + list.len()].copy_from_slice(list);
+        set_page_checksums(slot);
+        (bytes, page, at)
+    }
+
+    /// Writes the file with another list of one key, whose record is damaged then.
+    fn write_damaged(&self, altered: usize, list: &[u8]) {
+        let (bytes, page, at) = self.with_list(altered, list);
+        self.write(&bytes);
         let found = self.inspect();
         assert_eq!(found.faults.count, 1, "{:?}", found.faults);
         let (record, fault) = found.faults.first[0];
         let offset = usize::from(page.page) * PAGE_DATA_BYTES + at - KEY_AT - KEYS[altered].len();
         assert_eq!((record.page, record.offset, fault), (page, offset, RecordFault::Damaged));
+    }
+
+    /// Writes the file with another list of one key, whose record is intact nevertheless.
+    fn write_sealed(&self, altered: usize, list: &[u8]) {
+        let (mut bytes, page, at) = self.with_list(altered, list);
+        let key_bytes = KEYS[altered].len();
+        let start = usize::from(page.page) * PAGE_DATA_BYTES + at - KEY_AT - key_bytes;
+        let end = start + KEY_AT + key_bytes + list.len() + REST;
+        let page_at =
+            |offset: usize| PageAddress::new(page.block, u8::try_from(offset / PAGE_DATA_BYTES).unwrap());
+        let place = |offset: usize| self.slot(page_at(offset)).start + offset % PAGE_DATA_BYTES;
+        let covered: Vec<u8> = (start + CRC_BYTES..end).map(|offset| bytes[place(offset)]).collect();
+        let crc = crc32c(0, &covered).to_le_bytes();
+        bytes[place(start)..place(start) + CRC_BYTES].copy_from_slice(&crc);
+        set_page_checksums(&mut bytes[self.slot(page_at(start))]);
+        self.write(&bytes);
+        // Not the record is at fault, but a page of an extent that it names.
+        assert_eq!(self.inspect().damaged_pages.count, 1);
+    }
+
+    /// Returns the list of one key with its first `named` entries replaced by those of the other.
+    fn list_with(&self, altered: usize, named: usize) -> Vec<u8> {
+        let lists = self.lists();
+        let bytes = named * ENTRY_BYTES;
+        [&lists[1 - altered][..bytes], &lists[altered][bytes..]].concat()
+    }
+
+    /// Returns the list of one key whose first entry names an older life of the other key's first extent.
+    fn list_with_older(&self, altered: usize) -> Vec<u8> {
+        let mut list = self.list_with(altered, 1);
+        let order = &mut list[ENTRY_ORDER_AT..ENTRY_BYTES];
+        let older = u64::from_le_bytes((&*order).try_into().unwrap()) - 1;
+        order.copy_from_slice(&older.to_le_bytes());
+        list
     }
 
     /// Stores long values until each block that is free was filled.
@@ -171,43 +303,58 @@ impl ContestBench {
         }
     }
 
-    fn check(&self, altered: usize, named: usize) {
+    /// Writes the damaged key again and removes it; the other key keeps its value all the time.
+    fn check(&self, altered: usize, list: &[u8], what: &str) {
         let innocent = 1 - altered;
         let (damaged_key, key, value) = (KEYS[altered], KEYS[innocent], &self.values[innocent][..]);
-        let what = format!("{named} of its extents in the list of {damaged_key}");
-        self.write_altered(altered, named);
+        self.write_damaged(altered, list);
         let mut device = self.device();
         let found = retrieve(&mut device, damaged_key);
         assert_eq!((found.status, found.sink.len()), (Status::UNRECOVERED_ERROR, 0), "{what}");
-        holds(&mut device, key, value, &what);
+        holds(&mut device, key, value, what);
         store(&mut device, damaged_key, b"written again");
         Self::fill_free_blocks(&mut device);
-        holds(&mut device, key, value, &what);
+        holds(&mut device, key, value, what);
         let (name, condition) = (Bytes::from_static(damaged_key.as_bytes()), WriteCondition::IfExists);
         let delete = SsdCommand::Delete { key: name, condition };
         assert_eq!(run(&mut device, delete).status, Status::SUCCESS, "{what}");
         Self::fill_free_blocks(&mut device);
-        holds(&mut device, key, value, &what);
+        holds(&mut device, key, value, what);
         device.shutdown(Nanos::ZERO, WALL).unwrap();
         drop(device.into_media());
         assert_eq!(self.inspect().faults.count, 0, "{what}");
         let mut device = self.device();
-        holds(&mut device, key, value, &what);
+        holds(&mut device, key, value, what);
         assert_eq!(retrieve(&mut device, damaged_key).status, Status::KEY_DOES_NOT_EXIST, "{what}");
         drop(device.into_media());
     }
 
-    /// Deletes the damaged key at once, then fills what that freed.
-    fn check_delete(&self, altered: usize) {
-        self.write_altered(altered, EXTENTS);
-        let mut device = self.device();
-        let (key, condition) = (Bytes::from_static(KEYS[altered].as_bytes()), WriteCondition::Always);
-        assert_eq!(run(&mut device, SsdCommand::Delete { key, condition }).status, Status::SUCCESS);
-        Self::fill_free_blocks(&mut device);
-        let innocent = 1 - altered;
-        holds(&mut device, KEYS[innocent], &self.values[innocent], "after the delete of the other key");
-        drop(device.into_media());
+    /// Opens the file while a page of the records of some keys cannot be read. Returns the device once it can again, and whether
+    /// the opening asked for one of the pages.
+    fn opened_without(&self, unreadable: &[usize]) -> (FileDevice, bool) {
+        let mut device = self.device_without(unreadable.iter().map(|nth| self.rest_page(*nth)).collect());
+        let media = device.media_mut();
+        media.failing.clear();
+        let has_asked = media.errors > 0;
+        (device, has_asked)
     }
+
+    /// Deletes the altered key, fills what that freed, and returns true if the other key has its value.
+    fn keeps_value(&self, device: &mut FileDevice, altered: usize) -> bool {
+        delete(device, KEYS[altered]);
+        Self::fill_free_blocks(device);
+        let found = retrieve(device, KEYS[1 - altered]);
+        found.status == Status::SUCCESS && found.sink == self.values[1 - altered]
+    }
+}
+
+fn delete(device: &mut FileDevice, key: &'static str) {
+    let (key, condition) = (Bytes::from_static(key.as_bytes()), WriteCondition::Always);
+    assert_eq!(run(device, SsdCommand::Delete { key, condition }).status, Status::SUCCESS);
+}
+
+fn set_page_checksums(slot: &mut [u8]) {
+    PageSpare::set_checksums(&mut slot[..PAGE_DATA_BYTES + PAGE_SPARE_BYTES], crc32c(0, &UUID));
 }
 
 // The device freed the extents that the list named, when the record with the damaged list lay first on the medium.
@@ -216,8 +363,77 @@ fn a_key_keeps_the_extents_that_a_damaged_list_of_another_key_names() {
     let bench = ContestBench::new();
     for altered in 0..KEYS.len() {
         for named in 1..=EXTENTS {
-            bench.check(altered, named);
+            let what = format!("{named} of its extents in the list of {}", KEYS[altered]);
+            let list = bench.list_with(altered, named);
+            bench.check(altered, &list, &what);
         }
-        bench.check_delete(altered);
+        bench.write_damaged(altered, &bench.list_with(altered, EXTENTS));
+        assert!(bench.keeps_value(&mut bench.device(), altered), "after the delete of {}", KEYS[altered]);
     }
+}
+
+#[test]
+fn a_key_keeps_its_extents_beside_a_list_that_names_one_twice_or_its_older_life() {
+    let bench = ContestBench::new();
+    for altered in 0..KEYS.len() {
+        let lists = bench.lists();
+        for (list, what) in [
+            (lists[altered][..ENTRY_BYTES].repeat(EXTENTS), "a list with one of its own extents twice"),
+            (
+                lists[1 - altered][..ENTRY_BYTES].repeat(EXTENTS),
+                "a list with one of the other's extents twice",
+            ),
+            (bench.list_with_older(altered), "a list with an older life"),
+        ] {
+            bench.check(altered, &list, &format!("{what} at {}", KEYS[altered]));
+        }
+    }
+}
+
+#[test]
+fn a_key_keeps_its_extents_while_its_record_cannot_be_read() {
+    let bench = ContestBench::new();
+    for altered in 0..KEYS.len() {
+        bench.write_damaged(altered, &bench.list_with(altered, EXTENTS));
+        let (mut device, has_asked) = bench.opened_without(&[1 - altered]);
+        assert!(has_asked, "nothing asked for the record of {}", KEYS[1 - altered]);
+        assert!(bench.keeps_value(&mut device, altered), "beside a damaged list of {}", KEYS[altered]);
+        drop(device.into_media());
+
+        // The record is intact, but no reader of it finds this life of the block.
+        bench.write_sealed(altered, &bench.list_with_older(altered));
+        let (mut device, has_asked) = bench.opened_without(&[1 - altered]);
+        assert!(!has_asked, "the block's life tells which record has it");
+        assert!(bench.keeps_value(&mut device, altered), "beside an older list of {}", KEYS[altered]);
+        drop(device.into_media());
+    }
+}
+
+#[test]
+fn extents_of_records_that_cannot_be_told_apart_are_freed_by_none() {
+    let bench = ContestBench::new();
+    for altered in 0..KEYS.len() {
+        bench.write_damaged(altered, &bench.list_with(altered, EXTENTS));
+        let (mut device, _) = bench.opened_without(&[0, 1]);
+        assert_eq!(device.stats().quarantined, EXTENTS as u64);
+        assert!(bench.keeps_value(&mut device, altered), "beside a list of {}", KEYS[altered]);
+        device.shutdown(Nanos::ZERO, WALL).unwrap();
+        drop(device.into_media());
+        let (mut device, innocent) = (bench.device(), 1 - altered);
+        assert_eq!(device.stats().quarantined, 0, "the next opening knows the owner");
+        holds(&mut device, KEYS[innocent], &bench.values[innocent], "after another opening");
+        drop(device.into_media());
+    }
+}
+
+#[cfg(feature = "mutants")]
+#[test]
+fn without_the_guard_a_damaged_list_would_take_the_extents() {
+    let bench = ContestBench::new();
+    // The record with the damaged list lies first on the medium.
+    bench.write_damaged(0, &bench.list_with(0, EXTENTS));
+    headwater_ssd::mutant::plant(Some(headwater_ssd::mutant::Mutant::FirstClaimWins));
+    let mut device = bench.device();
+    headwater_ssd::mutant::plant(None);
+    assert!(!bench.keeps_value(&mut device, 0), "the value was not taken");
 }

@@ -1,4 +1,4 @@
-//! Every planted change of the real device is found by the checker of some world, a few by unit tests instead.
+//! Every planted change of the real device is found by the checker of some world, a few by tests of the device alone instead.
 //!
 //! A change runs in the worlds that are made for it ([`directed`]) or, if there are none, in those of seeds: first of the
 //! seeds that find rare changes, then of each kind by turns. `HEADWATER_MUTANT_RUNS=N` is the most runs of seeds;
@@ -20,9 +20,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Changes that unit tests of the device find: what they break takes a read that outlives an erase of its block, and an
-/// operation holds its key while it reads.
-const UNIT_TESTED: &[Mutant] = &[Mutant::KeptAcrossLives];
+/// Changes that tests of the device alone find, each with its test: what they break takes a read that outlives an erase of its
+/// block, and an operation holds its key while it reads; or a list that was damaged before its page was written.
+const UNIT_TESTED: &[(Mutant, &str)] = &[
+    (Mutant::KeptAcrossLives, "--lib without_the_guard_each_end_of_a_life_would_keep_a_page"),
+    (
+        Mutant::FirstClaimWins,
+        "--test contested_extents without_the_guard_a_damaged_list_would_take_the_extents",
+    ),
+];
 /// Most runs of one change in worlds of seeds, where no other number is asked for.
 const SHORT_RUNS: usize = 80;
 /// Changes that there are at least.
@@ -204,26 +210,38 @@ fn find(mutant: Mutant, runs_max: usize) -> Result<Found, String> {
     Err(format!("{mutant:?} is not found: {}", mutant.description().trim()))
 }
 
+/// Returns the test of the device that finds a change in place of a world.
+fn unit_test_of(mutant: Mutant) -> Option<&'static str> {
+    UNIT_TESTED.iter().find(|(tested, _)| *tested == mutant).map(|(_, test)| *test)
+}
+
 /// Returns the changes to run.
 fn chosen() -> Vec<Mutant> {
     let Ok(names) = std::env::var("HEADWATER_MUTANTS") else {
-        return Mutant::ALL.iter().filter(|mutant| !UNIT_TESTED.contains(mutant)).copied().collect();
+        return Mutant::ALL.iter().filter(|mutant| unit_test_of(**mutant).is_none()).copied().collect();
     };
     let named = |name: &str| {
         let known = Mutant::ALL.iter().find(|mutant| format!("{mutant:?}") == name);
-        *known.unwrap_or_else(|| panic!("HEADWATER_MUTANTS: there is no change {name}"))
+        let mutant = *known.unwrap_or_else(|| panic!("HEADWATER_MUTANTS: there is no change {name}"));
+        if let Some(test) = unit_test_of(mutant) {
+            panic!(
+                "HEADWATER_MUTANTS: no world finds {name}, run \
+                 `cargo test --package headwater-ssd --features mutants {test}`"
+            );
+        }
+        mutant
     };
     names.split(',').map(named).collect()
 }
 
 #[test]
 fn every_planted_change_is_found() {
+    let mutants = chosen();
     std::panic::set_hook(Box::new(|panic| {
         let place = panic.location().map(ToString::to_string).unwrap_or_default();
         let message = panic.payload_as_str().unwrap_or_default();
         PANIC.set(format!("{message} ({place})"));
     }));
-    let mutants = chosen();
     let runs = std::env::var("HEADWATER_MUTANT_RUNS").ok();
     let runs_max = runs.map_or(SHORT_RUNS, |text| text.parse().unwrap());
     let next = AtomicUsize::new(0);
