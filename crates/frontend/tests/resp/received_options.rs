@@ -15,15 +15,16 @@ const RECEIVED: u64 = 2 * EXTENT as u64;
 const END: &[u8] = b"end of the reply";
 
 impl ReceiptBench {
-    /// Exchanges bytes with a client and runs turns until `has_ended`, or for many turns.
+    /// Exchanges bytes with a client and runs turns until `has_ended`. Panics after many turns.
     fn exchange_until(&mut self, client: usize, has_ended: impl Fn(&SendingClient) -> bool) {
         for _ in 0..100_000 {
             self.exchange(client, 70_000);
             self.turn();
             if has_ended(&self.clients[client]) {
-                break;
+                return;
             }
         }
+        panic!("client {client} does not end: {} bytes came", self.clients[client].received.len());
     }
 
     /// Runs a command of a client, and returns its reply.
