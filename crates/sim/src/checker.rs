@@ -257,7 +257,7 @@ impl DeviceChecker {
                 }
             }
             CheckedKind::Read { key, range, release } => {
-                let hash = self.hash_of_read((asked.namespace, key), *range, completion);
+                let hash = self.hash_of_read((asked.namespace, key), *range, completion, when);
                 self.read_completed((asked.namespace, key, *release), completion, hash, when)?;
             }
             CheckedKind::Exist { key, release } => {

@@ -16,12 +16,15 @@ impl ValuePattern {
         Self(number)
     }
 
-    /// Returns the pattern of a value; `None` if it has none, or is shorter than the two words that show it.
+    /// Returns the pattern of a value; `None` if its second word, as far as it goes, is that of no pattern. A value of a word
+    /// or less has one always.
     pub(crate) fn of(value: &[u8]) -> Option<Self> {
-        let (number, rest) = value.split_first_chunk::<WORD>()?;
-        let pattern = Self(u64::from_le_bytes(*number));
-        let second = rest.first_chunk::<WORD>()?;
-        (u64::from_le_bytes(*second) == pattern.word(1)).then_some(pattern)
+        let shown = &value[..value.len().min(2 * WORD)];
+        let mut number = [0; WORD];
+        let bytes = shown.len().min(WORD);
+        number[..bytes].copy_from_slice(&shown[..bytes]);
+        let pattern = Self(u64::from_le_bytes(number));
+        pattern.matches(0, shown).then_some(pattern)
     }
 
     /// Fills a value.
@@ -74,10 +77,27 @@ mod tests {
     }
 
     #[test]
-    fn random_and_short_values_have_no_pattern() {
+    fn random_values_of_more_than_a_word_have_no_pattern() {
         let mut random = vec![0; 100];
         fastrand::Rng::with_seed(3).fill(&mut random);
         assert_eq!(ValuePattern::of(&random), None);
         assert_eq!(ValuePattern::of(&[0; 15]), None);
+        assert_eq!(ValuePattern::of(&[0; 9]), None);
+    }
+
+    #[test]
+    fn each_part_of_a_short_value_matches_its_place_alone() {
+        let number = u64::from_le_bytes([1, 2, 3, 4, 5, 6, 7, 8]);
+        for bytes in 1..2 * WORD {
+            let mut value = vec![0; bytes];
+            ValuePattern::new(number).fill(&mut value);
+            let pattern = ValuePattern::of(&value).unwrap_or_else(|| panic!("{bytes} bytes have a pattern"));
+            for start in 0..bytes {
+                let mut part = value[start..].to_vec();
+                assert!(pattern.matches(start, &part), "{bytes} bytes, from {start} on");
+                *part.last_mut().expect("it has a byte") ^= 1;
+                assert!(!pattern.matches(start, &part), "{bytes} bytes, from {start} on, altered");
+            }
+        }
     }
 }

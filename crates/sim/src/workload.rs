@@ -393,7 +393,7 @@ impl CommandStream {
         };
         let mut value = vec![0; length.min(longest.max(self.config.chained_bytes.end))];
         self.rng.fill(&mut value);
-        if self.config.parts == FeatureUse::Some
+        if self.config.parts != FeatureUse::Never
             && let Some(number) = value.first_chunk()
         {
             ValuePattern::new(u64::from_le_bytes(*number)).fill(&mut value);

@@ -1,10 +1,10 @@
 //! Reads of parts of values, as observations of whole values.
 //!
-//! Input: the range that a read asked for, and its completion. Output: the hash of the only value of the key that has these bytes
-//! at this place, if the model knows it. Invariant: bytes that no value of the key ever had there are the observation of a value
-//! that was never written.
+//! Input: the range that a read asked for, and its completion. Output: the hash of the only value that the read may see and that
+//! has these bytes at this place; none if there are several. Invariant: bytes that no such value has there are the observation of
+//! a value that came back, or that was never written.
 
-use super::keys::WriteEffect;
+use super::keys::{KeyObservation, ObservationSpan, WriteEffect};
 use super::{DeviceChecker, ValueFingerprint};
 use bytes::Bytes;
 use headwater_host::width::to_usize;
@@ -18,12 +18,13 @@ pub(super) struct ReadRange {
 }
 
 impl DeviceChecker {
-    /// Returns the hash of the value that a read saw; `None` if its bytes do not tell.
+    /// Returns the hash of the value that a read saw; `None` if its bytes are those of several that it may see.
     pub(super) fn hash_of_read(
         &self,
         (namespace, key): (NamespaceId, &Bytes),
         range: ReadRange,
         completion: &SsdCompletion,
+        when: ObservationSpan,
     ) -> Option<u64> {
         let own = ValueFingerprint::of(&completion.sink).hash;
         if range.offset == 0 && completion.value_bytes <= range.bytes_max {
@@ -39,21 +40,29 @@ impl DeviceChecker {
             return None;
         }
         let history = self.space(namespace)?.keys.get(key)?;
-        let written = history.writes.iter().filter_map(|write| match write.effect {
-            WriteEffect::Store(value, _) => Some(value),
-            WriteEffect::Delete => None,
-        });
         let offset = to_usize(u64::from(range.offset));
         let explains = |value: &ValueFingerprint| {
             value.bytes == completion.value_bytes
                 && value.pattern.is_none_or(|pattern| pattern.matches(offset, &completion.sink))
         };
-        let all = written.chain(history.past_values.iter().copied());
-        let mut hashes: Vec<u64> = all.filter(explains).map(|value| value.hash).collect();
+        let stored = |index: usize| match history.writes[index].effect {
+            WriteEffect::Store(value, _) => Some(value),
+            WriteEffect::Delete => None,
+        };
+        let seen = KeyObservation::Present {
+            bytes: completion.value_bytes,
+            hash: None,
+            sequence: completion.sequence.0,
+            expiry_ms: completion.expiry_ms,
+        };
+        let visible = history.explanations(&self.groups, seen, when).into_iter().filter_map(stored);
+        let mut hashes: Vec<u64> = visible.filter(explains).map(|value| value.hash).collect();
         hashes.sort_unstable();
         hashes.dedup();
+        // Old values share bytes with each other, which must not make them pass for a newer one.
+        let old = history.past_values.iter().copied().chain((0..history.writes.len()).filter_map(stored));
         match hashes[..] {
-            [] => never_written,
+            [] => old.filter(explains).map(|value| value.hash).next().or(never_written),
             [hash] => Some(hash),
             _ => None,
         }
@@ -66,6 +75,7 @@ mod tests {
     use crate::checker::PromiseViolation;
     use crate::value_pattern::ValuePattern;
     use headwater_host::clock::{Nanos, UnixMillis};
+    use headwater_host::width::narrow;
     use headwater_nvme::spec::status::Status;
     use headwater_ssd::command::{
         ReadCaching, ReadRelease, RecordExpiry, Sequence, SsdCommand, WriteCondition,
@@ -99,10 +109,19 @@ mod tests {
 
     /// Returns true if a read of a part of the newer value may return these bytes.
     fn is_explained(offset: u32, bytes_max: u32, sink: &[u8]) -> bool {
+        read_after(&NUMBERS.map(value), (offset, bytes_max), sink).is_ok()
+    }
+
+    /// Checks a read of a part that returns these bytes, after these values were stored one after the other.
+    fn read_after(
+        values: &[Vec<u8>],
+        (offset, bytes_max): (u32, u32),
+        sink: &[u8],
+    ) -> Result<(), PromiseViolation> {
         let mut checker = DeviceChecker::new(&DeviceConfig::default().durability);
-        for (token, number) in (1..).zip(NUMBERS) {
+        for (token, value) in (1..).zip(values) {
             let (condition, expiry) = (WriteCondition::Always, RecordExpiry::Never);
-            let store = SsdCommand::Store { key: key(), value: value(number).into(), condition, expiry };
+            let store = SsdCommand::Store { key: key(), value: value.clone().into(), condition, expiry };
             let sequence = Sequence(token);
             let stored = SsdCompletion { sequence, ..SsdCompletion::new(token, Status::SUCCESS) };
             run(&mut checker, &store, &stored).unwrap();
@@ -111,12 +130,41 @@ mod tests {
         let target = Vec::new().into();
         let read = SsdCommand::Retrieve { key: key(), sink: target, offset, bytes_max, caching, release };
         let completion = SsdCompletion {
-            value_bytes: 10_000,
-            sequence: Sequence(2),
+            value_bytes: narrow(values[values.len() - 1].len()),
+            sequence: Sequence(values.len() as u64),
             sink: sink.to_vec(),
-            ..SsdCompletion::new(3, Status::SUCCESS)
+            ..SsdCompletion::new(values.len() as u64 + 1, Status::SUCCESS)
         };
-        run(&mut checker, &read, &completion).is_ok()
+        run(&mut checker, &read, &completion)
+    }
+
+    #[test]
+    fn bytes_that_old_values_share_are_not_those_of_the_newest() {
+        const PLACE: usize = 5_003;
+        let byte = |number: u64| value(number)[PLACE];
+        let first = byte(NUMBERS[0]);
+        let twin = (NUMBERS[0] + 1..100_000).find(|number| byte(*number) == first).unwrap();
+        let newest = (twin + 1..100_000).find(|number| byte(*number) != first).unwrap();
+        let values = [NUMBERS[0], twin, newest].map(value);
+        assert_eq!(read_after(&values, (5_003, 1), &values[2][PLACE..=PLACE]), Ok(()));
+        assert!(read_after(&values, (5_003, 1), &[first]).is_err(), "a byte of both older values");
+    }
+
+    #[test]
+    fn parts_of_values_of_less_than_two_words_are_checked() {
+        for bytes in 2..16 {
+            let values = NUMBERS.map(|number| value(number)[..bytes].to_vec());
+            assert_eq!(read_after(&values, (0, 1), &values[1][..1]), Ok(()), "{bytes} bytes");
+            assert!(
+                read_after(&values, (0, 1), &values[0][..1]).is_err(),
+                "{bytes} bytes, of the older value"
+            );
+            let damaged = read_after(&values, (0, 1), &[values[1][0] ^ 0x80]);
+            assert!(
+                matches!(damaged, Err(PromiseViolation::NeverWritten { .. })),
+                "{bytes} bytes: {damaged:?}"
+            );
+        }
     }
 
     #[test]
