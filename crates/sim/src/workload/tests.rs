@@ -110,3 +110,17 @@ fn parts_lie_in_values_and_behind_them_and_some_reads_keep_their_pages() {
     }
     assert!(inside > 50 && behind > 20 && kept > 100 && whole > 100, "{inside} {behind} {kept} {whole}");
 }
+
+#[test]
+fn values_have_patterns_wherever_parts_of_them_are_read() {
+    for (parts, has_pattern) in
+        [(FeatureUse::Never, false), (FeatureUse::Some, true), (FeatureUse::Most, true)]
+    {
+        let mut workload = CommandStream::new(9, WorkloadConfig { parts, ..config() }, usize::MAX);
+        let values: Vec<Bytes> = (0..200).map(|_| workload.value(5)).collect();
+        // A shorter one has the pattern of its bytes.
+        for value in values.iter().filter(|value| value.len() >= 16) {
+            assert_eq!(ValuePattern::of(value).is_some(), has_pattern, "{parts:?}");
+        }
+    }
+}
