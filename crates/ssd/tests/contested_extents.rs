@@ -361,21 +361,21 @@ fn set_page_checksums(slot: &mut [u8]) {
 #[test]
 fn a_key_keeps_the_extents_that_a_damaged_list_of_another_key_names() {
     let bench = ContestBench::new();
-    for altered in 0..KEYS.len() {
+    for (altered, key) in KEYS.into_iter().enumerate() {
         for named in 1..=EXTENTS {
-            let what = format!("{named} of its extents in the list of {}", KEYS[altered]);
+            let what = format!("{named} of its extents in the list of {}", key);
             let list = bench.list_with(altered, named);
             bench.check(altered, &list, &what);
         }
         bench.write_damaged(altered, &bench.list_with(altered, EXTENTS));
-        assert!(bench.keeps_value(&mut bench.device(), altered), "after the delete of {}", KEYS[altered]);
+        assert!(bench.keeps_value(&mut bench.device(), altered), "after the delete of {}", key);
     }
 }
 
 #[test]
 fn a_key_keeps_its_extents_beside_a_list_that_names_one_twice_or_its_older_life() {
     let bench = ContestBench::new();
-    for altered in 0..KEYS.len() {
+    for (altered, key) in KEYS.into_iter().enumerate() {
         let lists = bench.lists();
         for (list, what) in [
             (lists[altered][..ENTRY_BYTES].repeat(EXTENTS), "a list with one of its own extents twice"),
@@ -385,7 +385,7 @@ fn a_key_keeps_its_extents_beside_a_list_that_names_one_twice_or_its_older_life(
             ),
             (bench.list_with_older(altered), "a list with an older life"),
         ] {
-            bench.check(altered, &list, &format!("{what} at {}", KEYS[altered]));
+            bench.check(altered, &list, &format!("{what} at {}", key));
         }
     }
 }
@@ -393,18 +393,18 @@ fn a_key_keeps_its_extents_beside_a_list_that_names_one_twice_or_its_older_life(
 #[test]
 fn a_key_keeps_its_extents_while_its_record_cannot_be_read() {
     let bench = ContestBench::new();
-    for altered in 0..KEYS.len() {
+    for (altered, key) in KEYS.into_iter().enumerate() {
         bench.write_damaged(altered, &bench.list_with(altered, EXTENTS));
         let (mut device, has_asked) = bench.opened_without(&[1 - altered]);
         assert!(has_asked, "nothing asked for the record of {}", KEYS[1 - altered]);
-        assert!(bench.keeps_value(&mut device, altered), "beside a damaged list of {}", KEYS[altered]);
+        assert!(bench.keeps_value(&mut device, altered), "beside a damaged list of {}", key);
         drop(device.into_media());
 
         // The record is intact, but no reader of it finds this life of the block.
         bench.write_sealed(altered, &bench.list_with_older(altered));
         let (mut device, has_asked) = bench.opened_without(&[1 - altered]);
         assert!(!has_asked, "the block's life tells which record has it");
-        assert!(bench.keeps_value(&mut device, altered), "beside an older list of {}", KEYS[altered]);
+        assert!(bench.keeps_value(&mut device, altered), "beside an older list of {}", key);
         drop(device.into_media());
     }
 }
@@ -412,11 +412,11 @@ fn a_key_keeps_its_extents_while_its_record_cannot_be_read() {
 #[test]
 fn extents_of_records_that_cannot_be_told_apart_are_freed_by_none() {
     let bench = ContestBench::new();
-    for altered in 0..KEYS.len() {
+    for (altered, key) in KEYS.into_iter().enumerate() {
         bench.write_damaged(altered, &bench.list_with(altered, EXTENTS));
         let (mut device, _) = bench.opened_without(&[0, 1]);
         assert_eq!(device.stats().quarantined, EXTENTS as u64);
-        assert!(bench.keeps_value(&mut device, altered), "beside a list of {}", KEYS[altered]);
+        assert!(bench.keeps_value(&mut device, altered), "beside a list of {}", key);
         device.shutdown(Nanos::ZERO, WALL).unwrap();
         drop(device.into_media());
         let (mut device, innocent) = (bench.device(), 1 - altered);

@@ -148,7 +148,7 @@ fn part_that_its_queue_may_not_do_goes_to_another_one_which_gives_its_own_part_f
 }
 
 #[test]
-fn step_that_a_queue_may_not_do_leaves_it_the_others_of_its_part() {
+fn step_that_a_queue_may_not_do_leaves_it_the_rest_of_its_part() {
     const STEPS: usize = 64;
     const STEP_BYTES: usize = 4_096;
     // The queue gets a run of copies at the end, or in front of what it may not do there.

@@ -63,7 +63,7 @@ impl BlockCache {
 
     /// Cancels a request of a user: it finishes with [`Status::ABORT_REQUESTED`], or with an earlier failure of its
     /// own, and its buffer is returned, at once or when the jobs of the mover that use it have ended. Its effects so far
-    /// and those of such jobs remain; it has no others. Returns `false` when there is none, or the device uses its
+    /// and those of such jobs remain; it has no further ones. Returns `false` when there is none, or the device uses its
     /// buffer: it then finishes normally.
     pub fn cancel(&mut self, owner: CacheUser, token: u64) -> bool {
         let is_it = |pending: &PendingCacheRequest| pending.owner == owner.0 && pending.token == token;

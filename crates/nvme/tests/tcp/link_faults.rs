@@ -77,7 +77,7 @@ fn run(plan: &[LinkFault]) {
     });
     let parameters = TargetParameters { r2t_bytes: 2_048, ..TargetParameters::default() };
     let mut controller = TestTarget::new(parameters, 8, FlowControl::Disabled);
-    controller.part_unit = if plan.len() % 2 == 0 { 0 } else { 1_000 };
+    controller.part_unit = if plan.len().is_multiple_of(2) { 0 } else { 1_000 };
     // The link has no faults until the connection is open: no digest protects ICReq and ICResp.
     assert_eq!(controller.receive(&drain(host.outgoing_mut())), None);
     let opened = drain(controller.target.outgoing_mut());

@@ -310,6 +310,28 @@ mod tests {
         COUNTERS.maps_removed.load(Ordering::Relaxed)
     }
 
+    /// Finds, keeps and forgets the same files on several threads, which never see a mapping of another one.
+    fn use_from_threads(identity: impl Fn(u64) -> FileIdentity + Copy + Send) {
+        std::thread::scope(|scope| {
+            for thread in 0..4_u64 {
+                scope.spawn(move || {
+                    let mut random = fastrand::Rng::with_seed(thread);
+                    for _ in 0..20_000 {
+                        let file = identity(random.u64(..6));
+                        match random.u8(..4) {
+                            0 => forget(file),
+                            1 => drop(keep(file, mapping())),
+                            _ => {
+                                let Some(used) = find(file, 1, AccessWanted::Read) else { continue };
+                                assert!(used.file.is(file) && is_mapped(used.start()));
+                            }
+                        }
+                    }
+                });
+            }
+        });
+    }
+
     // One test, because the places belong to the process.
     #[test]
     fn mappings_live_as_long_as_their_uses_and_places_return() {
@@ -377,25 +399,7 @@ mod tests {
         drop(uses);
         assert!(is_empty() && removed() == 3 + 4 * files);
 
-        // Threads that find, keep and forget the same files never see a mapping of another one.
-        std::thread::scope(|scope| {
-            for thread in 0..4_u64 {
-                scope.spawn(move || {
-                    let mut random = fastrand::Rng::with_seed(thread);
-                    for _ in 0..20_000 {
-                        let file = identity(random.u64(..6));
-                        match random.u8(..4) {
-                            0 => forget(file),
-                            1 => drop(keep(file, mapping())),
-                            _ => {
-                                let Some(used) = find(file, 1, AccessWanted::Read) else { continue };
-                                assert!(used.file.is(file) && is_mapped(used.start()));
-                            }
-                        }
-                    }
-                });
-            }
-        });
+        use_from_threads(identity);
         (0..6).for_each(|inode| forget(identity(inode)));
         assert!(is_empty());
     }

@@ -98,16 +98,16 @@ impl MoveEngines {
         planned: &Range<usize>,
         channels: &mut [usize],
     ) -> Range<usize> {
-        let Some((chosen, others)) = channels.split_last_mut() else { return 0..0 };
+        let Some((chosen, earlier)) = channels.split_last_mut() else { return 0..0 };
         let given = self.permitted_steps(job, planned, *chosen);
         if given == *planned {
             return given;
         }
         self.counters.not_permitted += 1;
         let can_do = |channel: &&mut usize| self.permitted_steps(job, planned, **channel) == *planned;
-        match others.iter_mut().rev().find(can_do) {
-            Some(other) => {
-                std::mem::swap(chosen, other);
+        match earlier.iter_mut().rev().find(can_do) {
+            Some(able) => {
+                std::mem::swap(chosen, able);
                 planned.clone()
             }
             None => given,

@@ -50,7 +50,7 @@ pub enum TargetStep {
     /// front of the input, or receives them into their destination, and reports them to
     /// [`take_part`](super::TargetConnection::take_part). Returned again while such bytes are next, without input too.
     Part(ExchangeSlot),
-    /// What was requested of a command's parts was received, or so much that the host accepts another R2T. The caller
+    /// A command whose requested parts were received, or so much of them that the host accepts another R2T. The caller
     /// calls [`request_next`](super::TargetConnection::request_next), now or when it has room.
     NextPart(ExchangeSlot),
     /// Parts of this command's data were corrupt, and it is answered. The caller drops what it has of them.

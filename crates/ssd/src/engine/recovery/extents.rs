@@ -183,7 +183,7 @@ fn owner_of<M: Media>(
     let mut best: Vec<ExtentClaim> =
         claims.iter().filter(|claim| claim.is_there == is_there).copied().collect();
     best.sort_unstable_by_key(|claim| (claim.order, claim.entry.address));
-    if !is_there || !has_rivals(&best) {
+    if !is_there || !are_of_several_records(&best) {
         return Ok(best.pop());
     }
     let mut greatest = ClaimProof::Damaged;
@@ -196,12 +196,12 @@ fn owner_of<M: Media>(
         greatest = greatest.max(proof);
     }
     best.retain(|claim| proofs.get(&claim.entry.address) == Some(&greatest));
-    let is_undecided = greatest != ClaimProof::Intact && has_rivals(&best);
+    let is_undecided = greatest != ClaimProof::Intact && are_of_several_records(&best);
     Ok(if is_undecided { None } else { best.pop() })
 }
 
 /// Returns true if the claims are those of several records.
-fn has_rivals(claims: &[ExtentClaim]) -> bool {
+fn are_of_several_records(claims: &[ExtentClaim]) -> bool {
     claims.windows(2).any(|pair| pair[0].entry.address != pair[1].entry.address)
 }
 
