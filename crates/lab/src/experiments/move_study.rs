@@ -227,7 +227,7 @@ fn amd(findings: &mut StudyFindings) {
     );
     let (mut learned, mut cpu) =
         (StudyRun::new(&amd.by(StudyWay::Learned), 1), StudyRun::new(&amd.by(StudyWay::Cpu), 2));
-    learned.learn_single(LEARNED_JOBS, 1);
+    learned.learn(LEARNED_JOBS, 1, StudyPoint::synchronous);
     learned.freeze();
     let found = compare((&mut learned, &mut cpu), 2 << 20, StudyPoint::synchronous);
     findings.wrong_bytes += found.wrong_bytes;
@@ -244,7 +244,7 @@ fn learned(findings: &mut StudyFindings) {
     let dsa = dsa_setup(1, NO_CEILING);
     let (mut learned, mut cpu) =
         (StudyRun::new(&dsa.by(StudyWay::Learned), 1), StudyRun::new(&dsa.by(StudyWay::Cpu), 2));
-    learned.learn(LEARNED_JOBS, 1);
+    learned.learn(LEARNED_JOBS, 1, StudyPoint::in_pieces);
     learned.freeze();
     let found = compare((&mut learned, &mut cpu), LONGEST, StudyPoint::in_pieces);
     let told =

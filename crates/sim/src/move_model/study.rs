@@ -1,6 +1,6 @@
 //! The study of offload: movers over modelled channels do the same copies in several ways.
 //!
-//! Input: a machine, a way to do jobs, and a point (length, copies of a job, jobs in flight, offset, durability). Output: the
+//! Input: a machine, a way to do jobs, and a point (length, copies of a job, jobs in flight, offset, direction). Output: the
 //! virtual time and the CPU time of a copy, and the smallest length from which one way beats another. Invariant: the mover's
 //! own code decides, splits, submits and waits; every byte of every job is compared with its source.
 //!
@@ -16,7 +16,7 @@ use bytes::Bytes;
 use fastrand::Rng;
 use headwater_dma::mover::policy::{CacheWrites, ChannelTraits, PolicyConfig};
 use headwater_dma::mover::{
-    MemoryPlace, MoveDurability, MoveJob, MoveMemory, MoveStep, Mover, VirtualTime as _,
+    MemoryPlace, MoveDurability, MoveJob, MoveMemory, MoveStep, Mover, SourceKind, VirtualTime as _,
 };
 
 /// The most bytes of the jobs in flight at a point.
@@ -113,6 +113,8 @@ pub struct StudyPoint {
     pub depth: usize,
     /// The offset of each source from a cache line, in bytes.
     pub offset: usize,
+    /// The kind of memory that the copies read.
+    pub source: SourceKind,
     /// The guarantee for the copies.
     pub durability: MoveDurability,
 }
@@ -121,7 +123,8 @@ impl StudyPoint {
     /// Returns one aligned copy a job, one job after another.
     #[must_use]
     pub const fn synchronous(bytes: usize) -> Self {
-        Self { bytes, copies: 1, depth: 1, offset: 0, durability: MoveDurability::Visible }
+        let (source, durability) = (SourceKind::Dram, MoveDurability::Visible);
+        Self { bytes, copies: 1, depth: 1, offset: 0, source, durability }
     }
 
     /// Returns one job after another of so many bytes in pages of 4 KiB, so that several engines can share it: between 2 and
@@ -181,21 +184,12 @@ impl StudyRun {
         Self { machine, mover, channels_only_to, sources, idle: Vec::new(), jobs: 0, wrong_bytes: 0 }
     }
 
-    /// Does jobs of random lengths in pieces, from which a policy learns.
-    pub fn learn(&mut self, jobs: usize, seed: u64) {
+    /// Does jobs of random lengths, one after another, from which a policy learns. `point` returns the point of a length.
+    pub fn learn(&mut self, jobs: usize, seed: u64, point: impl Fn(usize) -> StudyPoint) {
         let mut rng = Rng::with_seed(seed);
         for _ in 0..jobs {
             let bytes = drawn_length(&mut rng);
-            self.run_job(&StudyPoint::in_pieces(bytes));
-        }
-    }
-
-    /// Does single copies of random lengths, from which a policy learns.
-    pub fn learn_single(&mut self, jobs: usize, seed: u64) {
-        let mut rng = Rng::with_seed(seed);
-        for _ in 0..jobs {
-            let bytes = drawn_length(&mut rng);
-            self.run_job(&StudyPoint::synchronous(bytes));
+            self.run_job(&point(bytes));
         }
     }
 
@@ -273,7 +267,7 @@ impl StudyRun {
         let memories: Vec<MoveMemory> =
             self.idle.pop().map(|mut job| job.drain_memories().collect()).unwrap_or_default();
         let mut targets = memories.into_iter().filter_map(MoveMemory::into_vec);
-        let mut job = MoveJob::new().with_durability(point.durability);
+        let mut job = MoveJob::new().with_durability(point.durability).with_source_kind(point.source);
         let source = self.source(self.jobs, point);
         self.jobs += 1;
         let from = job.add_memory(source);
@@ -400,6 +394,7 @@ pub fn compare(
 mod tests {
     use super::super::study_machines::{NO_CEILING, amd_setup, dsa_setup};
     use super::*;
+    use headwater_dma::mover::policy::{MoveDirection, MoveEngine, WorkShape};
 
     #[test]
     fn lengths_are_cache_lines_and_four_a_doubling() {
@@ -431,6 +426,19 @@ mod tests {
         assert!(given(StudyWay::RatioSplit, StudyPoint::in_pieces(8 << 10)) < 1e-9);
         let affine = given(StudyWay::AffineSplit, StudyPoint::in_pieces(64 << 10));
         assert!((0.55..0.70).contains(&affine), "{affine}");
+    }
+
+    #[test]
+    fn policy_learns_the_direction_of_a_point() {
+        let mut run = StudyRun::new(&dsa_setup(1, NO_CEILING).by(StudyWay::Learned), 1);
+        run.learn(20, 1, |bytes| StudyPoint {
+            source: SourceKind::Persistent,
+            ..StudyPoint::in_pieces(bytes)
+        });
+        let of = |direction| WorkShape { direction, ..WorkShape::copy(4_096) };
+        let known = |shape: WorkShape| run.mover.policy()?.estimate(&shape, MoveEngine::Cpu, 1);
+        assert!(known(of(MoveDirection::FromPersistent)).is_some());
+        assert!(known(of(MoveDirection::BetweenDram)).is_none());
     }
 
     #[test]
