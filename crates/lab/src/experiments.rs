@@ -37,6 +37,7 @@ pub(crate) const TABLE: &[LabExperiment] = &[
     mover::EXPERIMENT,
     move_model::EXPERIMENT,
     move_study::EXPERIMENT,
+    move_study::cross::EXPERIMENT,
     device::EXPERIMENT,
     resp::EXPERIMENT,
     pool::EXPERIMENT,

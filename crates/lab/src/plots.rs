@@ -43,9 +43,13 @@ enum PlotForm {
 }
 
 const BYTES: PlotAxis = PlotAxis::Bytes;
+const CROSS_RATES: PlotForm =
+    PlotForm::Lines { series: "series", x: ("bytes", BYTES), y: ("gb_per_s", PlotAxis::Logarithmic("GB/s")) };
+const CROSS_BREAK_EVEN: PlotForm =
+    PlotForm::Bars { group: "flow", label: "step", low: None, value: ("break_even_bytes", BYTES) };
 
 /// All plots.
-const PLOTS: [PlotSpec; 5] = [
+const PLOTS: [PlotSpec; 9] = [
     PlotSpec {
         experiment: "move-model",
         name: "move-model-ladder",
@@ -103,6 +107,34 @@ const PLOTS: [PlotSpec; 5] = [
             low: Some("lowest_break_even_bytes"),
             value: ("highest_break_even_bytes", BYTES),
         },
+    },
+    PlotSpec {
+        experiment: "move-cross",
+        name: "move-cross-channels",
+        title: "Rate by size, channels and depth, DRAM to DRAM, channels of the same node (MODEL)",
+        rows: ("part", Some("rates by channels and depth")),
+        form: CROSS_RATES,
+    },
+    PlotSpec {
+        experiment: "move-cross",
+        name: "move-cross-directions",
+        title: "Rate by size, direction and DDIO, one channel of the same node, waited for (MODEL)",
+        rows: ("part", Some("rates by direction and DDIO")),
+        form: CROSS_RATES,
+    },
+    PlotSpec {
+        experiment: "move-cross",
+        name: "move-cross-break-even-same-node",
+        title: "Break-even after each optimisation, channels of the same node; no bar: none to 256 KiB (MODEL)",
+        rows: ("plot", Some("break-even, same node")),
+        form: CROSS_BREAK_EVEN,
+    },
+    PlotSpec {
+        experiment: "move-cross",
+        name: "move-cross-break-even-other-node",
+        title: "Break-even after each optimisation, channels of the other node; no bar: none to 256 KiB (MODEL)",
+        rows: ("plot", Some("break-even, other node")),
+        form: CROSS_BREAK_EVEN,
     },
 ];
 
@@ -201,6 +233,27 @@ mod tests {
         let bars = named("move-study-break-even.svg");
         assert_eq!(bars.matches("<rect class=\"bar\"").count(), 1);
         assert!(bars.contains(">320<") && bars.contains(">missing<") && !bars.contains("DSA &lt;"));
+    }
+
+    #[test]
+    fn plots_of_the_cross_have_the_rows_that_name_them() {
+        let rates = "rates by direction and DDIO";
+        let near = "break-even, same node";
+        let run = serde_json::json!({"experiment": "move-cross", "rows": [
+            {"part": "cross", "bytes": 256, "gb_per_s": 1.0},
+            {"part": rates, "series": "a", "bytes": 256, "gb_per_s": 1.0},
+            {"part": "break-even", "plot": near, "flow": "a", "step": "b", "break_even_bytes": 512},
+            {"part": "break-even", "plot": null, "flow": null, "step": "b", "break_even_bytes": 768},
+        ]});
+        let plots = render_plots(&[("a.json".to_owned(), run.to_string())]).unwrap();
+        assert_eq!(plots.len(), plots_of("move-cross").count());
+        let count = |name: &str, mark: &str| {
+            plots.iter().find(|plot| plot.name == name).unwrap().svg.matches(mark).count()
+        };
+        assert_eq!(count("move-cross-channels.svg", "<polyline"), 0);
+        assert_eq!(count("move-cross-directions.svg", "<polyline"), 1);
+        assert_eq!(count("move-cross-break-even-same-node.svg", "<rect class=\"bar\""), 1);
+        assert_eq!(count("move-cross-break-even-other-node.svg", "<rect class=\"bar\""), 0);
     }
 
     #[test]

@@ -8,8 +8,9 @@
 //!
 //! # What this does not do
 //! It does not time the mover's own instructions, the software channel or the kernels of the CPU: `mover` and `copy` measure
-//! those.
+//! those. It varies one dimension after another: `move-cross` has every combination of them.
 
+pub(super) mod cross;
 mod ranges;
 mod steps;
 
@@ -59,7 +60,11 @@ struct StudyFindings {
 
 impl StudyFindings {
     fn claim(&mut self, name: &str, goal: ClaimGoal, value: (f64, &'static str), baseline: &str) {
-        let name = format!("p9.study.{name}");
+        self.claim_named(format!("p9.study.{name}"), goal, value, baseline);
+    }
+
+    /// Adds a claim with its whole name.
+    fn claim_named(&mut self, name: String, goal: ClaimGoal, value: (f64, &'static str), baseline: &str) {
         self.found.claims.push(LabClaim::found(name, goal, value, EvidenceLabel::Model, baseline));
     }
 

@@ -22,7 +22,11 @@ struct StudyRange {
 
 /// Returns a device whose latency and time of a byte are longer by factors.
 fn slower(latency: f64, of_byte: f64) -> StudySetup {
-    let mut setup = dsa_setup(1, NO_CEILING);
+    slowed(dsa_setup(1, NO_CEILING), latency, of_byte)
+}
+
+/// Returns a machine whose channels have a latency and a time of a byte that are longer by factors.
+pub(super) fn slowed(mut setup: StudySetup, latency: f64, of_byte: f64) -> StudySetup {
     for channel in &mut setup.machine.channels {
         for piece in &mut channel.pieces {
             piece.fixed_ns *= latency;
