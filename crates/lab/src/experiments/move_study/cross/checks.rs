@@ -33,14 +33,10 @@ pub(super) fn row_claims(values: &CrossValues, rows: &[CrossRow], findings: &mut
     ddio_claims(rows, findings);
     let near = |key: &CrossKey| {
         let place = CrossPlace { node: ChannelNode::Other, ..key.place };
-        (key.place.node == ChannelNode::Same).then_some(CrossKey { place, ..*key })
+        // As for DDIO: single jobs, which no poll finds later because they ended earlier.
+        (key.place.node == ChannelNode::Same && key.depth == 1).then_some(CrossKey { place, ..*key })
     };
-    longest_claim(
-        "node",
-        "a channel of the other node, all other values equal",
-        &ratios(rows, near),
-        findings,
-    );
+    longest_claim("node", "the same job alone by a channel of the other node", &ratios(rows, near), findings);
     let (first, last) = (values.depths[0], values.depths[values.depths.len() - 1]);
     let deep = |key: &CrossKey| {
         let is_deep = key.place.channels == 1 && key.depth == last;
