@@ -47,8 +47,8 @@ const OPENING: &str = "\
 
 `headwater lab figures` writes this page from the runs in `docs/figures/`; it is not edited. Each figure is a claim that its
 command measures again on your machine, beside its baseline, in the same run. `MEASURED` is time on the machine that is
-named; `FUNCTIONAL` is a count that any machine finds; `MODEL` is virtual time. A value in bold misses its goal. A run
-marked *short* was made with `--quick`: fewer rounds, the same claims.
+named; `FUNCTIONAL` is a count that any machine finds; `MODEL` is virtual time. A value in bold misses its goal;
+[missed-goals.md](missed-goals.md) says why. A run marked *short* was made with `--quick`: fewer rounds, the same claims.
 ";
 
 /// Returns the page for the runs: pairs of a file name and its text.
