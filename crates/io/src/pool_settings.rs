@@ -151,6 +151,7 @@ impl PoolSettings {
 mod tests {
     use super::*;
     use headwater_dma::pool::{Pool, TierThresholds};
+    use std::sync::Arc;
 
     fn base() -> PoolConfig {
         PoolConfig { cap: 64 << 20, static_bytes: STATIC_BYTES_DEFAULT, ..PoolConfig::default() }
@@ -201,6 +202,10 @@ mod tests {
         assert!(node.contains("no memory node 4000"), "{node}");
         let tiers = PoolSettings::default().with_tiers("paper").unwrap_err().to_string();
         assert!(tiers.contains("paper-5.2"), "{tiers}");
-        assert!(PoolSettings { node: Some(0), ..PoolSettings::default() }.apply(base()).is_ok());
+        let given = base();
+        let default = Arc::clone(&given.placement);
+        let placed = PoolSettings { node: Some(0), ..PoolSettings::default() }.apply(given).unwrap();
+        assert_eq!(placed.placement.nodes(), vec![NodeId(0)]);
+        assert!(!Arc::ptr_eq(&placed.placement, &default), "the pool is placed by the node that was set");
     }
 }
