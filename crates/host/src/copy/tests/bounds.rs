@@ -32,6 +32,7 @@ enum KernelCall {
     Cached,
     Untrusted,
     Stream,
+    StreamCrc,
     Crc,
     CopyCrc,
     CopyInCrc,
@@ -42,7 +43,8 @@ impl KernelCall {
     /// The calls that no table has a kernel for.
     const WITHOUT_TABLE: [Self; 2] = [Self::Cached, Self::Untrusted];
     /// The calls of each table.
-    const OF_TABLE: [Self; 5] = [Self::Stream, Self::Crc, Self::CopyCrc, Self::CopyInCrc, Self::CopyOutCrc];
+    const OF_TABLE: [Self; 6] =
+        [Self::Stream, Self::StreamCrc, Self::Crc, Self::CopyCrc, Self::CopyInCrc, Self::CopyOutCrc];
 
     /// Runs the kernel, and returns the CRC that it computes.
     fn run(self, kernel: &KernelTable, dst: &mut [u8], src: &[u8]) -> Option<u32> {
@@ -51,6 +53,7 @@ impl KernelCall {
             // SAFETY: the slices have one length and are apart.
             Self::Untrusted => unsafe { copy_untrusted(dst.as_mut_ptr(), src.as_ptr(), src.len()) },
             Self::Stream => kernel.stream(dst, src),
+            Self::StreamCrc => return Some(!kernel.stream_crc(!SEED, dst, src)),
             Self::Crc => return Some(!kernel.crc(!SEED, src)),
             Self::CopyCrc => return Some(!kernel.copy_crc(!SEED, dst, src)),
             // SAFETY: the slices have one length and are apart.
