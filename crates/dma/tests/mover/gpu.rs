@@ -1,8 +1,8 @@
 //! The fault matrix of the GPU channel: every fault of the library that stands for the driver, against a byte loop.
 
+use super::dsa_operations::eager;
 use super::software_gpu::SoftwareGpu;
 use super::{crc_of, noise};
-use headwater_dma::mover::policy::PolicyConfig;
 use headwater_dma::mover::{
     GpuChannel, GpuConfig, GpuCountersReader, MemoryPlace, MoveDurability, MoveJob, MoveMemory, MoveStep,
     Mover, StepResult,
@@ -44,15 +44,7 @@ impl GpuMover {
             GpuConfig { patience, engine: GpuEngineConfig { slots, slot_bytes: SLOT_BYTES, depth: 4 } };
         let channel = GpuChannel::open(&driver, 0, registrations.clone(), config).unwrap();
         let counters = channel.counters();
-        let eager = PolicyConfig {
-            threshold_bytes: [1; 4],
-            part_min_bytes: 1,
-            cpu_bytes_per_ns: 0.000_001,
-            channel_bytes_per_ns: 1_000.0,
-            channel_fixed_ns: 0.0,
-            ..PolicyConfig::default()
-        };
-        let mut mover = Mover::with_channels(vec![Box::new(channel)], eager, Clock::start());
+        let mut mover = Mover::with_channels(vec![Box::new(channel)], eager(), Clock::start());
         mover.policy_mut().unwrap().freeze();
         Self { mover, counters, pool: pool.unwrap(), registrations, library }
     }

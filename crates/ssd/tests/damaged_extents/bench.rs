@@ -213,6 +213,17 @@ impl DamageBench {
         FileMedia::open(self.folder.path(), FileOptions::default()).unwrap()
     }
 
+    /// Writes the file with a flipped byte at a random place of the extents. Returns the page that is damaged, and the bytes of
+    /// the long value that lie in it.
+    pub(crate) fn strike(&self, random: &mut fastrand::Rng) -> (PageAddress, Range<usize>) {
+        let struck = random.usize(..self.extents.len() * EXTENT);
+        let page = self.page(struck / EXTENT, u8::try_from(struck % EXTENT / PAGE_DATA_BYTES).unwrap());
+        let patches = vec![self.flip(self.slot(page).start + struck % PAGE_DATA_BYTES)];
+        self.inspect(&PlacedDamage { what: format!("byte {struck}"), patches, page: Some(page) });
+        let first = struck / PAGE_DATA_BYTES * PAGE_DATA_BYTES;
+        (page, first..first + PAGE_DATA_BYTES)
+    }
+
     /// Writes the damaged file, and returns what the inspection finds.
     pub(crate) fn inspect(&self, damage: &PlacedDamage) -> MediumInspection {
         let mut bytes = self.closed.bytes.clone();

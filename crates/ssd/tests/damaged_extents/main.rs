@@ -74,17 +74,10 @@ fn a_part_fails_exactly_if_a_page_that_it_needs_is_damaged() {
     let seed = fastrand::u64(..);
     let mut random = fastrand::Rng::with_seed(seed);
     let long = &bench.closed.long;
-    let extent_bytes = bench.extents.len() * EXTENT;
     let (mut failed, mut read) = (0, 0);
     for _ in 0..12 {
-        let struck = random.usize(..extent_bytes);
-        let page = bench.page(struck / EXTENT, u8::try_from(struck % EXTENT / PAGE_DATA_BYTES).unwrap());
-        let at = bench.slot(page).start + struck % PAGE_DATA_BYTES;
-        let patches = vec![bench.flip(at)];
-        bench.inspect(&PlacedDamage { what: format!("byte {struck}"), patches, page: Some(page) });
+        let (page, of_page) = bench.strike(&mut random);
         let mut device = on(bench.open());
-        let of_page =
-            struck / PAGE_DATA_BYTES * PAGE_DATA_BYTES..(struck / PAGE_DATA_BYTES + 1) * PAGE_DATA_BYTES;
         for _ in 0..20 {
             // Half of the parts begin or end close to the page.
             let near = of_page.start.saturating_sub(PAGE_DATA_BYTES)..of_page.end + PAGE_DATA_BYTES;
@@ -126,17 +119,11 @@ fn a_part_of_a_reader_fails_exactly_if_a_page_that_it_needs_is_damaged() {
     let seed = fastrand::u64(..);
     let mut random = fastrand::Rng::with_seed(seed);
     let long = &bench.closed.long;
-    let extent_bytes = bench.extents.len() * EXTENT;
     let (mut failed, mut read) = (0, 0);
     for _ in 0..6 {
-        let struck = random.usize(..extent_bytes);
-        let page = bench.page(struck / EXTENT, u8::try_from(struck % EXTENT / PAGE_DATA_BYTES).unwrap());
-        let at = bench.slot(page).start + struck % PAGE_DATA_BYTES;
-        let patches = vec![bench.flip(at)];
-        bench.inspect(&PlacedDamage { what: format!("byte {struck}"), patches, page: Some(page) });
+        let (page, of_page) = bench.strike(&mut random);
         let mut device = on(bench.open());
-        let first = struck / PAGE_DATA_BYTES * PAGE_DATA_BYTES;
-        let end = first + PAGE_DATA_BYTES;
+        let (first, end) = (of_page.start, of_page.end);
         // In front of the page, up to it, into it, inside of it, out of it, and from its end on.
         let edges = [
             (first.saturating_sub(9_000), 9_000),

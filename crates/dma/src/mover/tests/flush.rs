@@ -20,9 +20,8 @@ impl FaultSource for MissingPage {
     }
 }
 
-/// Starts a job on a work queue of a device whose writes are declared so. Returns the counters, and the ranges that the CPU
-/// flushed.
-fn flushed_of(job: MoveJob, declared: CacheWrites, page: Option<u32>) -> (ChannelCounters, Vec<MemoryRange>) {
+/// Starts a work queue of a device without hardware that ends its descriptors so.
+pub(super) fn work_queue(faults: impl FaultSource) -> DsaChannel {
     let kind = PortalKind {
         mode: WorkQueueMode::Dedicated,
         size: 8,
@@ -30,8 +29,14 @@ fn flushed_of(job: MoveJob, declared: CacheWrites, page: Option<u32>) -> (Channe
         batch_max: 16,
         opcodes: DsaOpcodeSet::ALL,
     };
-    let portal = SoftwarePortal::start(kind, MissingPage(page)).unwrap();
-    let channel = DsaChannel::software(portal, DsaConfig { patience: LONG, ..DsaConfig::default() }).unwrap();
+    let portal = SoftwarePortal::start(kind, faults).unwrap();
+    DsaChannel::software(portal, DsaConfig { patience: LONG, ..DsaConfig::default() }).unwrap()
+}
+
+/// Starts a job on a work queue of a device whose writes are declared so. Returns the counters, and the ranges that the CPU
+/// flushed.
+fn flushed_of(job: MoveJob, declared: CacheWrites, page: Option<u32>) -> (ChannelCounters, Vec<MemoryRange>) {
+    let channel = work_queue(MissingPage(page));
     let config = PolicyConfig { cache_writes: declared, ..eager() };
     let mut mover = Mover::with_channels(vec![Box::new(channel)], config, Clock::start());
     mover.policy_mut().unwrap().freeze();

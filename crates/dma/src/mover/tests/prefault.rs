@@ -1,9 +1,10 @@
 //! Tests of the pages that a job finds absent: populated before its steps, and only where its steps work.
 
+use super::flush::work_queue;
 use super::*;
 use crate::mover::prefault::POPULATED_BYTES;
 use headwater_host::copy::{PrefaultOutcome, prefault_spare};
-use headwater_host::dsa::{DsaOpcodeSet, NoFaults, PortalKind, SoftwarePortal, WorkQueueMode};
+use headwater_host::dsa::NoFaults;
 
 const BYTES: usize = 8 << 20;
 const STEP_BYTES: usize = 64 << 10;
@@ -52,21 +53,8 @@ fn is_populated(bytes: usize, most: usize) -> bool {
     (bytes > 0) == (most > 0) && bytes <= most
 }
 
-fn work_queue_channel() -> DsaChannel {
-    let kind = PortalKind {
-        mode: WorkQueueMode::Dedicated,
-        size: 8,
-        transfer_bytes_max: 1 << 20,
-        batch_max: 16,
-        opcodes: DsaOpcodeSet::ALL,
-    };
-    let portal = SoftwarePortal::start(kind, NoFaults).unwrap();
-    let config = DsaConfig { patience: LONG, ..DsaConfig::default() };
-    DsaChannel::software(portal, config).unwrap()
-}
-
 fn work_queue_mover() -> Mover {
-    mover_of(vec![Box::new(work_queue_channel())])
+    mover_of(vec![Box::new(work_queue(NoFaults))])
 }
 
 #[test]
@@ -132,7 +120,7 @@ fn work_queue_populates_a_part_of_lent_memory_and_none_while_it_is_full() {
         job.add_step(MoveStep::Fill { to: MemoryPlace::new(0, 4 << 20).range(BYTES), value: 3 });
         job
     };
-    let mut channel = work_queue_channel();
+    let mut channel = work_queue(NoFaults);
     POPULATED_BYTES.set(0);
     channel.submit(0, fill(), Nanos::ZERO).unwrap();
     let populated = POPULATED_BYTES.take();
