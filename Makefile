@@ -135,7 +135,7 @@ figures: build ## measure every experiment and write docs/figures.md (FIGURES="d
 	done
 	$(TARGET_DIR)/release/headwater lab figures --plots docs/figures docs/figures/*.json >docs/figures.md
 
-# The exit code is 1 if the runs do not agree.
+# Fails if the runs do not agree.
 figures-twice: build ## measure an experiment twice and compare the runs (TWICE=resp, WITHIN=0.10, FIGURES_ARGS=)
 	@mkdir -p $(TARGET_DIR)/figures-twice
 	@for run in first second; do \

@@ -96,15 +96,13 @@ impl Calibration {
     /// Returns this host's thresholds: cached ones, or measured ones, which it then caches.
     #[must_use]
     pub fn load_or_measure(clock: &Clock) -> Self {
-        let spin = env::var_os(SPIN_VARIABLE).map(|value| value.to_string_lossy().into_owned());
-        Self::load_or_measure_at(clock, &CacheLocation::of_this_host(), spin.as_deref())
+        Self::load_or_measure_at(clock, &CacheLocation::of_this_host(), spin_setting().as_deref())
     }
 
     /// Returns this host's thresholds if an earlier run cached them. Measures nothing and writes nothing.
     #[must_use]
     pub fn cached() -> Option<Self> {
-        let spin = env::var_os(SPIN_VARIABLE).map(|value| value.to_string_lossy().into_owned());
-        Self::cached_at(&CacheLocation::of_this_host(), spin.as_deref())
+        Self::cached_at(&CacheLocation::of_this_host(), spin_setting().as_deref())
     }
 
     fn cached_at(place: &CacheLocation, spin: Option<&str>) -> Option<Self> {
@@ -113,19 +111,17 @@ impl Calibration {
     }
 
     fn load_or_measure_at(clock: &Clock, place: &CacheLocation, spin: Option<&str>) -> Self {
-        let (kept, origin) = match place.cached_values() {
-            Some(kept) => (kept, CalibrationOrigin::Cached),
-            None => (measure(clock), CalibrationOrigin::Measured),
-        };
-        if origin == CalibrationOrigin::Measured {
-            place.update(|cache, fingerprint| {
-                if cache.machines.len() >= MACHINES_MAX {
-                    cache.machines.clear();
-                }
-                cache.machines.insert(fingerprint.to_owned(), kept.clone());
-            });
+        if let Some(cached) = Self::cached_at(place, spin) {
+            return cached;
         }
-        Self::from_cached(&kept, origin, place.cores, spin)
+        let kept = measure(clock);
+        place.update(|cache, fingerprint| {
+            if cache.machines.len() >= MACHINES_MAX {
+                cache.machines.clear();
+            }
+            cache.machines.insert(fingerprint.to_owned(), kept.clone());
+        });
+        Self::from_cached(&kept, CalibrationOrigin::Measured, place.cores, spin)
     }
 
     fn from_cached(kept: &CachedValues, origin: CalibrationOrigin, cores: usize, spin: Option<&str>) -> Self {
@@ -144,6 +140,11 @@ impl Calibration {
             spin_override,
         }
     }
+}
+
+/// Returns the text of the setting that overrides the measured time of spinning.
+fn spin_setting() -> Option<String> {
+    env::var_os(SPIN_VARIABLE).map(|value| value.to_string_lossy().into_owned())
 }
 
 /// The cache file and the fingerprint of this machine.

@@ -153,13 +153,8 @@ impl<'a> StepRun<'a> {
         if self.memories[to.memory].own_bytes_mut().is_none() {
             return self.copy_to_shared(from, to);
         }
-        if let Some((source, MoveMemory::Vec(target))) = both(self.memories, from.start.memory, to.memory)
-            && let Some(bytes) = source.own_bytes()
-            && target.len() == to.offset
-            && !is_persistent
-        {
-            assert!(from.bytes <= target.capacity() - to.offset, "{BEYOND_CAPACITY}");
-            return target.extend_from_slice(&bytes[from.start.offset..from.start.offset + from.bytes]);
+        if !is_persistent && let Some((target, bytes)) = appended(self.memories, from, to) {
+            return target.extend_from_slice(bytes);
         }
         let streams = self.passes_cache(to.range(from.bytes));
         let Self { memories, streaming, persistent, .. } = self;
@@ -181,13 +176,8 @@ impl<'a> StepRun<'a> {
             return self.copy_crc_to_shared(from, to, seed);
         }
         let is_persistent = self.durability == MoveDurability::Persistent;
-        if let Some((source, MoveMemory::Vec(target))) = both(self.memories, from.start.memory, to.memory)
-            && let Some(bytes) = source.own_bytes()
-            && target.len() == to.offset
-            && !is_persistent
-        {
-            assert!(from.bytes <= target.capacity() - to.offset, "{BEYOND_CAPACITY}");
-            return append_crc32c(target, &bytes[from.start.offset..from.start.offset + from.bytes], seed);
+        if !is_persistent && let Some((target, bytes)) = appended(self.memories, from, to) {
+            return append_crc32c(target, bytes, seed);
         }
         let streams = self.passes_cache(to.range(from.bytes)) && !is_persistent;
         let Self { memories, streaming, .. } = self;
@@ -385,6 +375,21 @@ enum SourceBytes<'a> {
 fn both(memories: &mut [MoveMemory], from: usize, to: usize) -> Option<(&MoveMemory, &mut MoveMemory)> {
     let [from, to] = memories.get_disjoint_mut([from, to]).ok()?;
     Some((from, to))
+}
+
+/// Returns the vector that a copy extends at its end, and the private bytes to append; `None` for every other copy.
+#[inline]
+fn appended(
+    memories: &mut [MoveMemory],
+    from: MemoryRange,
+    to: MemoryPlace,
+) -> Option<(&mut Vec<u8>, &[u8])> {
+    let (source, MoveMemory::Vec(target)) = both(memories, from.start.memory, to.memory)? else {
+        return None;
+    };
+    let bytes = source.own_bytes().filter(|_| target.len() == to.offset)?;
+    assert!(from.bytes <= target.capacity() - to.offset, "{BEYOND_CAPACITY}");
+    Some((target, &bytes[from.start.offset..from.start.offset + from.bytes]))
 }
 
 /// Calls `copy` with the source and the private bytes to write.

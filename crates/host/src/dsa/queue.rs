@@ -376,7 +376,7 @@ impl<W: WorkMemory> DsaQueue<W> {
     }
 
     /// Stops the device. Blocks until it accesses nothing any more; all work in flight has ended then.
-    pub fn stop(&mut self) {
+    fn stop(&mut self) {
         if self.portal.stop() {
             self.free_drain();
         }
@@ -384,7 +384,7 @@ impl<W: WorkMemory> DsaQueue<W> {
 
     /// Begins to stop the device, on a thread of its own, and returns at once: the kernel waits for a device that does not
     /// answer. From now on the queue takes no work. Work in flight returns as it ends, and all of it when the device accesses
-    /// nothing any more. Where the system has no thread left, this blocks as [`stop`](Self::stop) does.
+    /// nothing any more. Where the system has no thread left, this blocks until the device accesses nothing.
     pub fn begin_stop(&mut self) {
         self.portal.begin_stop();
     }

@@ -1,7 +1,7 @@
 //! The size of the last cache before memory, as the processor says it.
 //!
 //! Input: the CPUID instruction. Output: bytes. Invariant: no file is opened and nothing is allocated, so that the start of a
-//! program can ask.
+//! program can ask. The library names no other crate: `topology` of `headwater-host` reads the same leaves, change both.
 
 use std::arch::x86_64::{__cpuid, __cpuid_count};
 

@@ -1,7 +1,8 @@
 //! The parts of a job: handed to channels that can do them, or kept for the CPU.
 //!
 //! Input: a job, and the shares of a plan. Output: the job with the first steps, which the CPU does, and the parts behind it, the
-//! last one first. Invariant: a part has operations alone that its channel can do; every step is in one part, or in the job.
+//! last one first. Invariant: every step is in one part, or in the job; a part of a job that may be split has operations alone that
+//! its channel can do.
 
 use super::MoveEngines;
 use crate::mover::MoveJob;

@@ -43,16 +43,14 @@ impl QueuePortal {
 
     /// Begins the stop on the thread that `spawn` starts.
     pub(super) fn begin_stop_by(&mut self, spawn: impl FnOnce(PortalStop) -> io::Result<JoinHandle<()>>) {
-        if !matches!(self, Self::Open(_)) {
-            return;
-        }
-        // A panic of the stop leaves this state.
-        let Self::Open(portal) = mem::replace(self, Self::Unknown) else { return };
-        let portal = StoppedOnDrop(portal);
-        // A closure that no thread takes is dropped here.
-        *self = match spawn(Box::new(move || drop(portal))) {
-            Ok(thread) => Self::Stopping(thread),
-            Err(_) => Self::Stopped,
+        // A panic of the stop leaves `Unknown`.
+        *self = match mem::replace(self, Self::Unknown) {
+            Self::Open(portal) => {
+                let portal = StoppedOnDrop(portal);
+                // A closure that no thread takes is dropped here.
+                spawn(Box::new(move || drop(portal))).map_or(Self::Stopped, Self::Stopping)
+            }
+            begun => begun,
         };
     }
 
